@@ -1,0 +1,9 @@
+"""HTTP and websocket application."""
+
+import os
+
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.project.settings")
+
+application = get_asgi_application()

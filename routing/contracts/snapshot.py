@@ -1,0 +1,220 @@
+"""What a gateway needs to know, as one immutable, numbered value.
+
+Publishing compiles it; gateways load it from the store (or from their own disk), swap it between
+two requests and acknowledge `number`. Money is integer nano-dollars per million tokens, times end
+in `_s` or `_ms` (Unix milliseconds for instants). Unknown extra fields are ignored on decode, a
+higher `schema_version` than ours is refused by the reader, which then keeps its last good snapshot.
+"""
+
+import hashlib
+
+import msgspec
+
+from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
+
+SCHEMA_VERSION = 1
+ALL_MODELS = "*"
+
+
+class SnapshotError(Exception):
+    """The bytes are damaged, or were written by a newer schema than this code knows."""
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """One bound: at most `amount` of `dimension` per `window`, for `scope`.
+
+    `subject` is the key id, model name or work class that the scope names; empty for the tenant
+    scope.
+    """
+
+    scope: LimitScope
+    dimension: Dimension
+    window: WindowKind
+    amount: int
+    subject: str = ""
+
+
+class Price(msgspec.Struct, frozen=True):
+    """Nano-dollars per million tokens; `version` names the price row."""
+
+    version: int
+    input_nanousd: int
+    cached_nanousd: int
+    output_nanousd: int
+    valid_from_ms: int = 0
+
+
+class KeyEntry(msgspec.Struct, frozen=True):
+    """An API key as the gateway sees it; the secret is known only by its keyed digest."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    prefix: str
+    models: tuple[str, ...]
+    work_class: WorkClass | None = None
+    expires_at_ms: int | None = None
+
+
+class TenantEntry(msgspec.Struct, frozen=True):
+    """A tenant with every limit that applies to it, its keys, models and classes.
+
+    `cache_salt` isolates its prefix cache; `bucket` (0-255) places its counters; `models` may hold
+    `ALL_MODELS`, and empty means none.
+    """
+
+    id: str
+    slug: str
+    bucket: int
+    timezone: str
+    cache_salt: str
+    models: tuple[str, ...]
+    limits: tuple[Limit, ...] = ()
+    is_active: bool = True
+    default_class: WorkClass = WorkClass.STANDARD
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A pool that serves a model; low `order` first, `weight` 0 drains."""
+
+    pool: str
+    order: int = 1
+    weight: float = 1.0
+
+
+class ModelEntry(msgspec.Struct, frozen=True):
+    """A model that the policy serves.
+
+    `prices` is ordered by `valid_from_ms`, oldest first, never empty.
+    """
+
+    name: str
+    context_tokens: int
+    output_cap_tokens: int
+    bytes_per_token: float
+    targets: tuple[Target, ...]
+    prices: tuple[Price, ...]
+
+
+class EndpointEntry(msgspec.Struct, frozen=True):
+    """One replica's address.
+
+    Only replicas that may take work are listed; a draining one takes none.
+    """
+
+    replica_id: str
+    host: str
+    port: int
+    is_draining: bool = False
+    ready_at_ms: int = 0
+
+
+class PoolEntry(msgspec.Struct, frozen=True):
+    """Replicas alike. `served_model` is the name that the engine knows the model by."""
+
+    id: str
+    served_model: str
+    region: str
+    failure_domain: str
+    hardware: str
+    kv_capacity_tokens: int
+    block_size_tokens: int
+    endpoints: tuple[EndpointEntry, ...] = ()
+
+
+class ClassPolicy(msgspec.Struct, frozen=True):
+    """Deadlines of a work class, in seconds."""
+
+    first_token_s: float
+    between_tokens_s: float
+    total_s: float
+    output_cap_tokens: int | None = None
+
+
+class FailurePolicy(msgspec.Struct, frozen=True):
+    """What may be tried again, and how hard."""
+
+    attempts: int = 2
+    retry_per_success: float = 0.1
+    retry_burst: float = 10.0
+    resend_before_output: bool = False
+
+
+class OutagePolicy(msgspec.Struct, frozen=True):
+    """What admission does while the store is away:
+
+    `degraded` (a local share, for `max_s`) or `closed`.
+    """
+
+    store_away: str = "degraded"
+    share_ratio: float = 0.8
+    max_s: float = 300.0
+
+
+class PolicyEntry(msgspec.Struct, frozen=True):
+    """The published policy's values, defaults filled in."""
+
+    name: str
+    version: int
+    digest: str
+    default_class: WorkClass
+    output_cap_tokens: int
+    max_choices: int
+    classes: dict[str, ClassPolicy]
+    failures: FailurePolicy
+    outage: OutagePolicy
+    stale_after_s: float = 3.0
+
+    @property
+    def label(self) -> str:
+        """Name that rows and headers carry, such as `main@43`."""
+        return f"{self.name}@{self.version}"
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Everything above, numbered. `keys` maps the hex digest of a secret to its entry."""
+
+    schema_version: int
+    number: int
+    created_at_ms: int
+    policy: PolicyEntry
+    tenants: dict[str, TenantEntry]
+    keys: dict[str, KeyEntry]
+    models: dict[str, ModelEntry]
+    aliases: dict[str, str]
+    pools: dict[str, PoolEntry]
+
+
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+_decode = msgspec.msgpack.Decoder(Snapshot).decode
+_DIGEST_BYTES = 32
+
+
+def bucket_of(tenant_id: str) -> int:
+    """Counter bucket of a tenant: the first 8 bits of SHA-256 of its id, fixed for ever."""
+    return hashlib.sha256(tenant_id.encode()).digest()[0]
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """Bytes for the store and the disk: SHA-256 of the body, then the body."""
+    body = _encode(snapshot)
+    return hashlib.sha256(body).digest() + body
+
+
+def decode_snapshot(raw: bytes) -> Snapshot:
+    """Inverse of `encode_snapshot`.
+
+    Raises `SnapshotError` for damaged bytes or a schema newer than ours.
+    """
+    body = raw[_DIGEST_BYTES:]
+    if hashlib.sha256(body).digest() != raw[:_DIGEST_BYTES]:
+        raise SnapshotError("snapshot bytes do not match their digest")
+    try:
+        snapshot = _decode(body)
+    except msgspec.MsgspecError as error:
+        raise SnapshotError(f"snapshot cannot be read: {error}") from error
+    if snapshot.schema_version > SCHEMA_VERSION:
+        raise SnapshotError(
+            f"snapshot schema {snapshot.schema_version} is newer than {SCHEMA_VERSION}"
+        )
+    return snapshot

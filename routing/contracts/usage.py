@@ -1,0 +1,94 @@
+"""What a request leaves behind:
+
+the usage event (money) and the shape row (rehearsal). No text in either.
+"""
+
+import msgspec
+
+from routing.contracts.enums import RequestStatus, UsageSource, WorkClass
+
+MAX_PREFIX_HASHES = 64
+
+
+class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One ended reservation, as the ledger stores it.
+
+    `request_id` is a UUIDv7 and the ledger key; instants are Unix milliseconds; `held_*` is what
+    was reserved, the rest what was charged. `legs` are the counter legs of the reservation
+    (accounting protocol): `[kind, suffix, window_end_ms, [dimension, amount, ...]]` each, so that
+    the ledger knows into which windows the charge falls.
+    """
+
+    request_id: str
+    tenant_id: str
+    key_id: str
+    project_id: str
+    model_asked: str
+    model: str
+    status: RequestStatus
+    usage_source: UsageSource
+    work_class: WorkClass
+    policy: str
+    price_version: int
+    gateway_id: str
+    started_at_ms: int
+    ended_at_ms: int
+    pool: str = ""
+    replica: str = ""
+    region: str = ""
+    first_token_at_ms: int | None = None
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    spend_nanousd: int = 0
+    held_input_tokens: int = 0
+    held_output_tokens: int = 0
+    held_nanousd: int = 0
+    attempts: int = 0
+    http_status: int = 0
+    error_code: str = ""
+    is_suspicious: bool = False
+    is_stream: bool = False
+    upstream_request_id: str = ""
+    task_id: str = ""
+    task_kind: str = ""
+    step: str = ""
+    hops_us: dict[str, int] = {}
+    legs: list[list[object]] = []
+
+
+class ShapeRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The text-free shape of one request, refused ones included. Kept seven days by default.
+
+    `outcome` is a `RequestStatus` or `refused:<code>`; `prefix_hashes` is the tenant-salted chain
+    of 64-bit prefix hashes (signed, at most `MAX_PREFIX_HASHES`).
+    """
+
+    request_id: str
+    tenant_id: str
+    model: str
+    work_class: str
+    arrived_at_ms: int
+    outcome: str
+    ended_at_ms: int
+    first_token_at_ms: int | None = None
+    cancelled_at_ms: int | None = None
+    max_tokens: int | None = None
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    session: str = ""
+    task_id: str = ""
+    task_kind: str = ""
+    step: str = ""
+    resend_count: int = 0
+    pool: str = ""
+    replica: str = ""
+    prefix_hashes: list[int] = []
+
+
+encode_usage = msgspec.json.Encoder().encode
+decode_usage = msgspec.json.Decoder(UsageEvent).decode
+encode_shapes = msgspec.msgpack.Encoder().encode
+decode_shapes = msgspec.msgpack.Decoder(list[ShapeRow]).decode

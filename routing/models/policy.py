@@ -1,0 +1,55 @@
+"""Policies, their immutable versions, and the snapshots compiled from them."""
+
+from django.conf import settings
+from django.db import models
+
+
+class Policy(models.Model):
+    """A named policy. `live` is the version that gateways are to run."""
+
+    name = models.SlugField(max_length=63, unique=True)
+    live = models.ForeignKey(
+        "routing.PolicyVersion", null=True, blank=True, on_delete=models.PROTECT, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class PolicyVersion(models.Model):
+    """An immutable document (a trigger in the first migration refuses update and delete)."""
+
+    policy = models.ForeignKey(Policy, on_delete=models.PROTECT, related_name="versions")
+    number = models.PositiveIntegerField()
+    document = models.JSONField()
+    digest = models.CharField(max_length=64)
+    note = models.CharField(max_length=400, blank=True)
+    author = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["policy", "number"], name="policy_version_once"),
+            models.CheckConstraint(
+                condition=models.Q(number__gte=1), name="policy_version_from_one"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.policy_id}@{self.number}"
+
+
+class SnapshotRow(models.Model):
+    """One compiled snapshot. `number` is its sequence number; only recent bodies are kept."""
+
+    number = models.BigAutoField(primary_key=True)
+    version = models.ForeignKey(PolicyVersion, on_delete=models.PROTECT, related_name="snapshots")
+    content_digest = models.CharField(max_length=64)
+    body = models.BinaryField(null=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"snapshot {self.number}"

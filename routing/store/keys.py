@@ -1,0 +1,66 @@
+"""Every key name in the store, in one place.
+
+Tenant counters carry the hash tag of their bucket, pool state that of its pool, so each script
+touches one cluster slot. Counter keys below a bucket are built by the scripts from the suffixes
+made here.
+"""
+
+BUCKETS = 256
+
+SNAPSHOT = "hr:snapshot"  # bytes of the newest published snapshot
+SNAPSHOT_NUMBER = "hr:snapshot:number"  # its number, cheap to poll
+NUDGES = "hr:nudges"  # pub/sub: topic names ("snapshot", "live", "jobs", ...)
+GATEWAYS = "hr:gateways"  # hash: gateway id -> GatewayStatus
+PROCESSES = "hr:processes"  # hash: "<name>:<pid>" -> ProcessStatus
+SLICE_FRAMES = "hr:frames"  # stream of SliceFrame, field "f"
+SHAPES = "hr:shapes"  # stream of lists of ShapeRow, field "s"
+SWEEP_LEASE = "hr:{sweep}:lease"
+POOLS_WITH_STATE = "hr:pools"  # set of pool ids that have a state key
+LIVE = "hr:live"  # hash: channel -> latest live view state (see telemetry.live.rules)
+COLLECTOR_LEASE = "hr:{collector}:lease"
+SLICE_MINUTES_KEPT = 60
+
+
+def bucket_tag(bucket: int) -> str:
+    """Prefix of a bucket's keys, such as `{b17}`."""
+    return f"{{b{bucket}}}"
+
+
+def bucket_meta(bucket: int) -> str:
+    """Hash: epoch, run_id, state, pos, seq."""
+    return bucket_tag(bucket) + ":meta"
+
+
+def bucket_usage(bucket: int) -> str:
+    """Stream of ended reservations."""
+    return bucket_tag(bucket) + ":usage"
+
+
+def bucket_leases(bucket: int) -> str:
+    """Sorted set: request id -> expiry in ms."""
+    return bucket_tag(bucket) + ":leases"
+
+
+def hold(bucket: int, request_id: str) -> str:
+    """Hash: one live reservation."""
+    return f"{bucket_tag(bucket)}:h:{request_id}"
+
+
+def counter_base(tenant_id: str, scope: str, subject: str, window: str) -> str:
+    """Base of a counter group. Window scripts append `:<start_ms>`; gauges are used as they are.
+
+    The subject is a key id, a model name or a class; it is quoted so that no name can reach another
+    counter's key.
+    """
+    safe = subject.replace("%", "%25").replace(":", "%3A").replace("{", "%7B").replace("}", "%7D")
+    return f"{tenant_id}:{scope}:{safe}:{window}"
+
+
+def pool_state(pool: str) -> str:
+    """Latest PoolState of a pool."""
+    return f"hr:{{pool:{pool}}}:state"
+
+
+def slice_minute(minute: int) -> str:
+    """Hash of one minute (Unix minute number): slice id -> merged row."""
+    return f"hr:slices:{minute}"

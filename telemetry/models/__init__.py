@@ -1,0 +1,5 @@
+"""The telemetry app's models."""
+
+from telemetry.models.rollup import SliceMinute
+
+__all__ = ["SliceMinute"]

@@ -1,0 +1,35 @@
+"""The tenants app's models."""
+
+from tenants.models.key import ApiKey
+from tenants.models.price import PriceRow
+from tenants.models.quota import Limit
+from tenants.models.tenant import MemberRole, Membership, Project, Tenant, TenantState
+from tenants.models.usage import (
+    CounterDelta,
+    LedgerBucket,
+    Shape,
+    Usage,
+    UsageAdjustment,
+    UsageRollup,
+    WindowUsage,
+    WriterPosition,
+)
+
+__all__ = [
+    "ApiKey",
+    "CounterDelta",
+    "LedgerBucket",
+    "Limit",
+    "MemberRole",
+    "Membership",
+    "PriceRow",
+    "Project",
+    "Shape",
+    "Tenant",
+    "TenantState",
+    "Usage",
+    "UsageAdjustment",
+    "UsageRollup",
+    "WindowUsage",
+    "WriterPosition",
+]

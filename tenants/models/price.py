@@ -1,0 +1,37 @@
+"""Price book:
+
+versioned rows, added and never edited (a trigger in the first migration refuses update).
+"""
+
+from django.db import models
+
+
+class PriceRow(models.Model):
+    """Integer nano-dollars per million tokens of one model, from `valid_from` on.
+
+    0 is said, never assumed.
+    """
+
+    model = models.ForeignKey("capacity.Model", on_delete=models.PROTECT, related_name="+")
+    version = models.PositiveIntegerField()
+    valid_from = models.DateTimeField()
+    input_nanousd = models.BigIntegerField()
+    cached_nanousd = models.BigIntegerField()
+    output_nanousd = models.BigIntegerField()
+    note = models.CharField(max_length=200, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["model", "version"], name="price_version_once"),
+            models.UniqueConstraint(fields=["model", "valid_from"], name="price_moment_once"),
+            models.CheckConstraint(
+                condition=models.Q(
+                    input_nanousd__gte=0, cached_nanousd__gte=0, output_nanousd__gte=0
+                ),
+                name="price_not_negative",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model_id} v{self.version}"
