@@ -1,0 +1,78 @@
+"""Values of the decision core that more than one step uses."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from routing.contracts.enums import Dimension, LimitScope, StoreMode, WorkClass
+
+
+class Reason(StrEnum):
+    """Machine codes of refusals and failures, as clients see them in `error.code`."""
+
+    INVALID_REQUEST = "invalid_request"
+    UNAUTHORIZED = "unauthorized"
+    MODEL_NOT_ALLOWED = "model_not_allowed"
+    CLASS_NOT_ALLOWED = "class_not_allowed"
+    NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    REQUEST_TOO_LARGE = "request_too_large"
+    UNSUPPORTED_ENCODING = "unsupported_encoding"
+    BUDGET_EXCEEDED = "budget_exceeded"
+    RATE_LIMITED = "rate_limited"
+    CONCURRENCY_LIMITED = "concurrency_limited"
+    UPSTREAM_RATE_LIMITED = "upstream_rate_limited"
+    UPSTREAM_ERROR = "upstream_error"
+    UPSTREAM_TIMEOUT = "upstream_timeout"
+    NO_CAPACITY = "no_capacity"
+    MODEL_UNAVAILABLE = "model_unavailable"
+    SHUTTING_DOWN = "shutting_down"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not served, and what the caller may do about it.
+
+    `retry_after_s` is None when waiting does not help; `scope` and `limit` name the bound that
+    refused (`limit` such as `spend_per_day`); `param` names the offending request field.
+    """
+
+    reason: Reason
+    message: str
+    retry_after_s: float | None = None
+    scope: LimitScope | None = None
+    limit: str = ""
+    param: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """What a request asks of its limits: upper bounds, whole units, money in nano-dollars."""
+
+    input_tokens: int
+    output_tokens: int
+    spend_nanousd: int
+    kv_tokens: int
+
+
+@dataclass(slots=True)
+class Hold:
+    """A live reservation in its gateway: mutable, one a request.
+
+    `legs` are the counter legs as the store's scripts know them (msgpack bytes), `epoch` the store
+    epoch of its last registration (0: admitted degraded). `out_so_far` is kept current by the relay
+    and travels with each heartbeat. `remaining` maps (scope, dimension, window value) to what is left
+    of a limit, for rate headers.
+    """
+
+    request_id: str
+    tenant_id: str
+    bucket: int
+    epoch: int
+    legs: bytes
+    mode: StoreMode
+    reserved_at_ms: int
+    work_class: WorkClass
+    amounts: Amounts
+    out_so_far: int = 0
+    is_ended: bool = False
+    remaining: dict[tuple[LimitScope, Dimension, str], int] = field(default_factory=dict)
