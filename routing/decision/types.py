@@ -60,8 +60,8 @@ class Hold:
 
     `legs` are the counter legs as the store's scripts know them (msgpack bytes), `epoch` the store
     epoch of its last registration (0: admitted degraded). `out_so_far` is kept current by the relay
-    and travels with each heartbeat. `remaining` maps (scope, dimension, window value) to what is left
-    of a limit, for rate headers.
+    and travels with each heartbeat. `remaining` maps (scope, dimension, window value) to what is
+    left of a limit, for rate headers.
     """
 
     request_id: str
