@@ -1,0 +1,32 @@
+"""`manage.py bench NAME`: run a benchmark, print ratios against a baseline of the same call."""
+
+import json
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from console.benchmarks import gateway
+
+BENCHMARKS = {"gateway": gateway.run}
+
+
+class Command(BaseCommand):
+    """Runs one benchmark by name."""
+
+    help = "Run a benchmark; prints ratios against a baseline measured in the same call."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare what may be chosen."""
+        parser.add_argument("name", choices=sorted(BENCHMARKS))
+        parser.add_argument("--quick", action="store_true", help="under a minute, for CI")
+        parser.add_argument("--json", action="store_true", help="one object of named figures")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run and print."""
+        figures = BENCHMARKS[options["name"]](is_quick=options["quick"])
+        if options["json"]:
+            self.stdout.write(json.dumps({figure.name: figure.as_json() for figure in figures}))
+            return
+        for figure in figures:
+            self.stdout.write(figure.line())

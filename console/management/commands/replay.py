@@ -1,0 +1,136 @@
+"""`manage.py replay`: send a trace through a gateway at its own arrival times."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import redis
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from routing.store.client import sync_client
+
+from console.demo.client import GatewayAddress
+from console.demo.traffic import (
+    TRACE,
+    Arrival,
+    Caller,
+    Outcome,
+    Replay,
+    json_line,
+    looped,
+    read_trace,
+)
+from routing.contracts.process import ProcessStatus, encode_status
+from routing.store import keys
+
+HEARTBEAT_S = 2.0
+DEMO_KEEP_ONE_IN = 3  # leaves a laptop's two cores room for everything else that the demo runs
+
+
+class Command(BaseCommand):
+    """Replays a trace; with `--demo` until stopped, as the demo's tenants."""
+
+    help = "Send a trace through a gateway at its own arrival times."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare what may be chosen."""
+        parser.add_argument("trace", nargs="?", type=Path, default=TRACE)
+        parser.add_argument(
+            "--demo", action="store_true", help="loop until stopped, as the demo's tenants"
+        )
+        parser.add_argument("--key", help="API key to send with (without --demo)")
+        parser.add_argument("--model", default="llama-8b")
+        parser.add_argument(
+            "--keep-one-in", type=int, default=1, help="thin the trace, times unchanged"
+        )
+        parser.add_argument(
+            "--record", type=Path, help="append one JSON line a request to this file"
+        )
+        parser.add_argument("--gateway", default=settings.GATEWAY_URL)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run until the trace ends or SIGINT/SIGTERM."""
+        rows = read_trace(options["trace"])
+        if not rows:
+            raise CommandError(f"{options['trace']} holds no requests")
+        callers = demo_callers() if options["demo"] else [_single_caller(options)]
+        keep = DEMO_KEEP_ONE_IN if options["demo"] else options["keep_one_in"]
+        arrivals = looped(rows, keep)
+        limited = arrivals if options["demo"] else (row for row in rows[:: max(1, keep)])
+        counts: dict[str, int] = {}
+        record_file = options["record"].open("a") if options["record"] else None
+
+        def record(outcome: Outcome) -> None:
+            name = str(outcome.status or outcome.error)
+            counts[name] = counts.get(name, 0) + 1
+            if record_file:
+                record_file.write(json_line(outcome) + "\n")
+                record_file.flush()
+
+        replay = Replay(GatewayAddress.from_url(options["gateway"]), callers, record)
+        try:
+            asyncio.run(_supervised(replay, limited, is_demo=options["demo"]))
+        finally:
+            if record_file:
+                record_file.close()
+        self.stdout.write(
+            json.dumps({"sent": replay.sent, "dropped": replay.dropped, "answers": counts})
+        )
+
+
+def demo_callers() -> list[Caller]:
+    """The demo's tenants with their keys, from the 0600 credentials file.
+
+    Raises CommandError when the demo was not seeded in this state.
+    """
+    path = settings.STATE_DIR / "credentials.json"
+    try:
+        rows = json.loads(path.read_text())["demo_callers"]
+    except (OSError, KeyError, ValueError) as error:
+        raise CommandError(f"no demo keys in {path}: start with `up --demo`") from error
+    return [Caller(**row) for row in rows]
+
+
+def _single_caller(options: dict[str, Any]) -> Caller:
+    if not options["key"]:
+        raise CommandError(
+            "--key is needed without --demo: `manage.py credentials` lists demo keys"
+        )
+    return Caller(name="replay", secret=options["key"], model=options["model"])
+
+
+async def _supervised(replay: Replay, arrivals: Iterable[Arrival], *, is_demo: bool) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(sign, stop.set)
+    beat = asyncio.create_task(_heartbeat(replay)) if is_demo else None
+    await replay.run(arrivals, stop)
+    if beat:
+        beat.cancel()
+
+
+async def _heartbeat(replay: Replay) -> None:
+    """Tell `status` that traffic runs; the store being away must not stop it."""
+    client = sync_client(settings.REDIS_URL)
+    started_at_ms = int(time.time() * 1000)
+    while True:
+        status = ProcessStatus(
+            name="traffic",
+            pid=os.getpid(),
+            started_at_ms=started_at_ms,
+            at_ms=int(time.time() * 1000),
+            note=f"{replay.sent} sent, {replay.dropped} dropped",
+        )
+        with contextlib.suppress(OSError, redis.RedisError):
+            await asyncio.to_thread(
+                client.hset, keys.PROCESSES, f"traffic:{status.pid}", encode_status(status)
+            )
+        await asyncio.sleep(HEARTBEAT_S)
