@@ -129,7 +129,7 @@ def _measure(candidate: Candidate, seconds: float, chunks: int) -> Round:
         check=True,
         capture_output=True,
         text=True,
-        preexec_fn=lambda: _pin(OTHER_CORE),  # noqa: PLW1509 - no threads here
+        preexec_fn=lambda: _pin(OTHER_CORE),
     ).stdout
     used_s = cpu_s(candidate.pid) - before
     result = json.loads(output)
@@ -185,7 +185,7 @@ def _process(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: _pin(cores),  # noqa: PLW1509 - no threads here
+        preexec_fn=lambda: _pin(cores),
     )
     try:
         yield running
