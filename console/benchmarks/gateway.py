@@ -124,13 +124,8 @@ def _measure(candidate: Candidate, seconds: float, chunks: int) -> Round:
         str(candidate.port), BENCH_KEY, str(CONNECTIONS), str(seconds), str(chunks),
     ]  # fmt: skip
     before = cpu_s(candidate.pid)
-    output = subprocess.run(  # noqa: S603 - our own module
-        command,
-        check=True,
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: _pin(OTHER_CORE),
-    ).stdout
+    with _process(command, OTHER_CORE, output=subprocess.PIPE) as generator:
+        output, _ = generator.communicate(timeout=seconds + READY_TIMEOUT_S)
     used_s = cpu_s(candidate.pid) - before
     result = json.loads(output)
     if result["errors"] or not result["requests"]:
@@ -177,16 +172,21 @@ def _gateway(directory: Path, upstream_port: int) -> Iterator[Candidate]:
 
 @contextlib.contextmanager
 def _process(
-    command: list[str], cores: set[int], environment: dict[str, str] | None = None
+    command: list[str],
+    cores: set[int],
+    environment: dict[str, str] | None = None,
+    output: int = subprocess.DEVNULL,
 ) -> Iterator["subprocess.Popen[bytes]"]:
     running = subprocess.Popen(  # noqa: S603 - fixed commands
         command,
         env=environment,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
+        stdout=output,
         stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: _pin(cores),
     )
+    usable = os.sched_getaffinity(0) & cores  # a machine of one core measures unpinned
+    if usable:
+        os.sched_setaffinity(running.pid, usable)
     try:
         yield running
     finally:
@@ -196,12 +196,6 @@ def _process(
         except subprocess.TimeoutExpired:
             running.kill()
             running.wait()
-
-
-def _pin(cores: set[int]) -> None:
-    usable = os.sched_getaffinity(0) & cores
-    if usable:
-        os.sched_setaffinity(0, usable)
 
 
 def _wait_for_port(port: int) -> None:
