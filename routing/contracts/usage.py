@@ -5,7 +5,7 @@ the usage event (money) and the shape row (rehearsal). No text in either.
 
 import msgspec
 
-from routing.contracts.enums import RequestStatus, UsageSource, WorkClass
+from routing.contracts.enums import Dimension, RequestStatus, SettleKind, UsageSource, WorkClass
 
 MAX_PREFIX_HASHES = 64
 
@@ -86,6 +86,22 @@ class ShapeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     pool: str = ""
     replica: str = ""
     prefix_hashes: list[int] = []
+
+
+def charge_of(kind: SettleKind, event: UsageEvent) -> dict[str, int]:
+    """What an ended reservation adds to each counted dimension of its windows; a void adds nothing.
+
+    The one rule for the caller of `settle` and for the ledger: were they to differ, counters and
+    rows would part ways.
+    """
+    if kind is SettleKind.VOID:
+        return {}
+    return {
+        Dimension.REQUESTS.value: 1,
+        Dimension.INPUT_TOKENS.value: event.input_tokens,
+        Dimension.OUTPUT_TOKENS.value: event.output_tokens,
+        Dimension.SPEND_NANOUSD.value: event.spend_nanousd,
+    }
 
 
 encode_usage = msgspec.json.Encoder().encode
