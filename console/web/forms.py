@@ -1,0 +1,41 @@
+"""Form base: what a person typed goes to one service call, its refusals come back to the fields."""
+
+from django import forms
+
+from console.errors import DomainError
+
+
+class ServiceForm(forms.Form):
+    """A form whose values are a service's keyword arguments.
+
+    Field names equal argument names, so that `DomainError.field` finds its input.
+    """
+
+    template_name = "partials/form.html"
+    required_css_class = "required"
+
+    def add_refusal(self, error: DomainError) -> None:
+        """Show a service's refusal at its field, or above the form if no field is at fault."""
+        text = f"{error.message} {error.hint}".strip()
+        self.add_error(error.field if error.field in self.fields else None, text)
+
+
+class TypedConfirmation(ServiceForm):
+    """Asks to type a given word before a dangerous act.
+
+    `expected` is compared without case or surrounding space.
+    """
+
+    confirm = forms.CharField(max_length=120, widget=forms.TextInput(attrs={"autocomplete": "off"}))
+
+    def __init__(self, *args: object, expected: str, label: str, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.expected = expected
+        self.fields["confirm"].label = label
+
+    def clean_confirm(self) -> str:
+        """The typed word; refused unless it is the expected one."""
+        typed = str(self.cleaned_data["confirm"]).strip()
+        if typed.casefold() != self.expected.casefold():
+            raise forms.ValidationError("That is not it: nothing was changed.")
+        return typed

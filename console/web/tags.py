@@ -1,0 +1,133 @@
+"""Template tags and filters: the units as filters, states as badges, bars and ages."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.forms import BoundField
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from console.web import units
+
+register = template.Library()
+
+for _name, _filter in (
+    ("count", units.count),
+    ("tokens", units.tokens),
+    ("decimal", units.decimal),
+    ("percent", units.percent),
+    ("bytes", units.bytes_),
+    ("seconds", units.seconds),
+    ("age", units.age),
+    ("usd", units.usd),
+    ("moment", units.moment),
+):
+    register.filter(_name, _filter)
+
+GLYPHS = {"ok": "●", "warn": "▲", "bad": "■", "stale": "◌", "none": "○"}
+_TONES = {
+    "ok": "ok ready live active shared serving done published allowed up settled reported success",
+    "warn": "warn loading warming draining degraded expiring rotating behind queued running"
+    " starting estimated incomplete recovered",
+    "bad": "bad page failed hung lost suspended closed refused down error",
+    "stale": "stale gone unknown polling counted swept",
+}
+TONE_OF = {word: tone for tone, words in _TONES.items() for word in words.split()}
+
+
+@register.simple_tag
+def badge(state: object, word: str = "", tone: str = "") -> SafeString:
+    """State as glyph, word and colour; a state without a tone is neutral, never green."""
+    name = str(state)
+    chosen = tone or TONE_OF.get(name, "none")
+    return format_html(
+        '<span class="badge {}"><span aria-hidden="true">{}</span> {}</span>',
+        chosen,
+        GLYPHS[chosen],
+        word or name.replace("_", " "),
+    )
+
+
+@register.simple_tag
+def money(nanousd: int | None) -> SafeString:
+    """Exact amount of a table cell, zeros behind the last digit dimmed so that points align."""
+    if nanousd is None:
+        return format_html('<span class="muted" title="unknown">{}</span>', units.UNKNOWN)
+    text, padding = units.usd_parts(nanousd)
+    return format_html('{}<span class="pad" aria-hidden="true">{}</span>', text, padding)
+
+
+@register.simple_tag
+def money_short(nanousd: int | None) -> SafeString:
+    """Rounded amount whose exact value is its title."""
+    return format_html(
+        '<span title="{} USD exactly">{}</span>', units.usd(nanousd), units.usd_short(nanousd)
+    )
+
+
+@register.simple_tag
+def when(value: datetime | None) -> SafeString:
+    """Relative age of an instant, kept current by `app.js`; the title holds the instant."""
+    if value is None:
+        return format_html('<span class="muted">{}</span>', units.UNKNOWN)
+    passed_s = (timezone.now() - value).total_seconds()
+    text = f"in {units.age(-passed_s)}" if passed_s < 0 else f"{units.age(passed_s)} ago"
+    return format_html(
+        '<time datetime="{}" title="{}" data-age>{}</time>',
+        value.isoformat(timespec="milliseconds"),
+        units.moment(value),
+        text,
+    )
+
+
+@register.simple_tag
+def at(value: datetime | None, zone: str = "UTC") -> SafeString:
+    """Instant in a zone as text, for tables in which moments are compared."""
+    if value is None:
+        return format_html('<span class="muted">{}</span>', units.UNKNOWN)
+    text = units.moment(value, zone)
+    short = text.removesuffix(f" {zone}")
+    return format_html('<time datetime="{}" title="{}">{}</time>', value.isoformat(), text, short)
+
+
+@register.simple_tag
+def bar(*parts: float | None, label: str) -> SafeString:
+    """Bar of settled (solid) and held (hatched) shares in ratios of the whole; `label` says it."""
+    shares = [0.0 if part is None else min(max(part, 0.0), 1.0) for part in parts[:2]]
+    return _bar(shares, label)
+
+
+def _bar(shares: Sequence[float], label: str) -> SafeString:
+    first, second = (*shares, 0.0, 0.0)[:2]
+    tone = "full" if first + second >= 0.9 else ""
+    return format_html(
+        '<span class="bar {}" role="img" aria-label="{}"><span class="solid" data-pct="{}"></span>'
+        '<span class="held" data-pct="{}"></span></span>',
+        tone,
+        label,
+        f"{first * 100:.2f}",
+        f"{min(second, 1 - first) * 100:.2f}",
+    )
+
+
+@register.inclusion_tag("partials/field.html")
+def field(bound: BoundField, hint: str = "") -> dict[str, Any]:
+    """Label, hint, input and errors of a form field, tied by id."""
+    return {"field": bound, "hint": hint or bound.help_text}
+
+
+@register.inclusion_tag("partials/empty.html")
+def empty(title: str, why: str, url: str = "", action: str = "") -> dict[str, str]:
+    """What belongs here, why there is none, and one next step."""
+    return {"title": title, "why": why, "url": url, "action": action}
+
+
+@register.inclusion_tag("partials/kpi.html")
+def kpi(
+    name: str, value: object, unit: str = "", note: str = "", url: str = ""
+) -> dict[str, object]:
+    """One headline figure with its unit and window."""
+    return {"name": name, "value": value, "unit": unit, "note": note, "url": url}

@@ -1,0 +1,88 @@
+"""What every page shares: sign-in required, refusals as pages, nothing kept by caches."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec
+from urllib.parse import urlencode
+
+from django.conf import settings
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import render
+from django.template import loader
+from django.views.decorators.http import require_http_methods
+
+from console.errors import DomainError, NotFound
+from console.web.htmx import is_partial
+
+P = ParamSpec("P")
+View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
+
+_TITLES = {
+    403: "Not allowed",
+    404: "Not found",
+    409: "Changed meanwhile",
+    422: "Not accepted",
+}
+
+
+def page(*methods: str) -> Callable[[View[P]], View[P]]:
+    """Decorate a page that answers `methods` (GET and HEAD are meant by `GET`).
+
+    A visitor without a session goes to sign-in and comes back; a `DomainError` becomes its page
+    (for htmx: a fragment with the same status). Responses are `no-store`: after access is lost the
+    back button shows nothing.
+    """
+    allowed = [*methods, "HEAD"] if "GET" in methods else list(methods)
+
+    def decorate(view: View[P]) -> View[P]:
+        @wraps(view)
+        def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+            if not request.user.is_authenticated:
+                return redirect_to_login(request.get_full_path(), settings.LOGIN_URL)
+            try:
+                response = view(request, *args, **kwargs)
+            except DomainError as error:
+                response = refusal(request, error)
+            response.headers.setdefault("Cache-Control", "no-store")
+            return response
+
+        return require_http_methods(allowed)(inner)
+
+    return decorate
+
+
+def refusal(request: HttpRequest, error: DomainError) -> HttpResponse:
+    """The page of a refusal; what may not be seen and what does not exist look the same."""
+    is_absent = isinstance(error, NotFound) or error.status == 404
+    template = "partials/refusal.html" if is_partial(request) else "refused.html"
+    context = {
+        "title": _TITLES.get(error.status, "Refused"),
+        "message": "There is no such page, or it is not yours to see."
+        if is_absent
+        else error.message,
+        "hint": "" if is_absent else error.hint,
+        "status": error.status,
+    }
+    return render(request, template, context, status=error.status)
+
+
+def query_with(request: HttpRequest, **changes: str | None) -> str:
+    """The request's query string with parameters replaced; None removes one. Starts with `?`."""
+    values = {key: request.GET[key] for key in request.GET}
+    for key, value in changes.items():
+        values.pop(key, None)
+        if value:
+            values[key] = value
+    return f"?{urlencode(values)}"
+
+
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Handler of unknown addresses."""
+    return refusal(request, NotFound("No such page."))
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """Handler of failures: names the request id and touches neither database nor store."""
+    context = {"request_id": getattr(request, "request_id", "")}
+    return HttpResponse(loader.render_to_string("500.html", context), status=500)

@@ -1,0 +1,107 @@
+// Small behaviour that every page shares. Nothing here is needed to read or to act.
+
+const THEMES = ["auto", "light", "dark"];
+const YEAR_S = 31536000;
+
+// Same words as console.web.units.age.
+function ageWords(seconds) {
+  const whole = Math.max(0, Math.floor(seconds));
+  for (const [size, name] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    if (whole >= size) return `${Math.floor(whole / size)} ${name}`;
+  }
+  return `${whole} s`;
+}
+
+function refreshAges() {
+  const now = Date.now();
+  for (const node of document.querySelectorAll("time[data-age]")) {
+    const passed = (now - Date.parse(node.dateTime)) / 1000;
+    const text = passed < 0 ? `in ${ageWords(-passed)}` : `${ageWords(passed)} ago`;
+    if (node.textContent !== text) node.textContent = text;
+  }
+}
+
+// Widths are set on the style object: the policy forbids style attributes, not this.
+function sizeBars(root) {
+  for (const node of root.querySelectorAll("[data-pct]")) node.style.width = `${node.dataset.pct}%`;
+}
+
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  const secure = location.protocol === "https:" ? "; secure" : "";
+  document.cookie = `headrace_theme=${theme}; path=/; max-age=${YEAR_S}; samesite=lax${secure}`;
+  document.dispatchEvent(new CustomEvent("headrace:theme", { detail: { theme } }));
+}
+
+function onThemeChange(event) {
+  if (event.target.name === "theme" && THEMES.includes(event.target.value)) setTheme(event.target.value);
+}
+
+async function onCopy(button) {
+  const source = document.getElementById(button.dataset.copy);
+  const status = document.getElementById("status");
+  try {
+    await navigator.clipboard.writeText(source.textContent.trim());
+    button.textContent = "Copied";
+    status.textContent = "Copied to the clipboard.";
+  } catch {
+    const range = document.createRange();
+    range.selectNodeContents(source);
+    getSelection().removeAllRanges();
+    getSelection().addRange(range);
+    status.textContent = "Could not copy: the text is selected, copy it by keyboard.";
+  }
+}
+
+function moveRow(table, step) {
+  const rows = [...table.querySelectorAll("tbody tr")];
+  if (!rows.length) return;
+  const at = rows.findIndex((row) => row.classList.contains("is-at"));
+  const next = Math.min(rows.length - 1, Math.max(0, at < 0 ? 0 : at + step));
+  if (at >= 0) rows[at].classList.remove("is-at");
+  rows[next].classList.add("is-at");
+  const target = rows[next].querySelector("a, button") || table;
+  target.focus({ preventScroll: true });
+  rows[next].scrollIntoView({ block: "nearest" });
+}
+
+// j, k, Enter and / act only while focus is inside a table region, never while typing.
+function onKey(event) {
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+  const target = event.target;
+  if (!(target instanceof Element) || target.closest("input, select, textarea")) return;
+  const region = target.closest("[data-keys]");
+  if (!region) return;
+  if (event.key === "j" || event.key === "k") {
+    moveRow(region, event.key === "j" ? 1 : -1);
+    event.preventDefault();
+  } else if (event.key === "Enter" && target === region) {
+    region.querySelector("tr.is-at a")?.click();
+  } else if (event.key === "/") {
+    const search = document.querySelector("[data-search]");
+    if (search) {
+      search.focus();
+      event.preventDefault();
+    }
+  }
+}
+
+function onClick(event) {
+  const button = event.target instanceof Element ? event.target.closest("[data-copy]") : null;
+  if (button) onCopy(button);
+}
+
+for (const node of document.querySelectorAll("[data-needs-script]")) node.hidden = false;
+for (const node of document.querySelectorAll("[data-without-script]")) node.hidden = true;
+document.addEventListener("change", onThemeChange);
+document.addEventListener("click", onClick);
+document.addEventListener("keydown", onKey);
+document.addEventListener("htmx:after:swap", () => {
+  sizeBars(document);
+  refreshAges();
+});
+sizeBars(document);
+refreshAges();
+setInterval(() => {
+  if (!document.hidden) refreshAges();
+}, 1000);
