@@ -6,6 +6,7 @@ from tenants.models.quota import Limit
 from tenants.models.tenant import MemberRole, Membership, Project, Tenant, TenantState
 from tenants.models.usage import (
     CounterDelta,
+    DamagedEntry,
     LedgerBucket,
     Shape,
     Usage,
@@ -18,6 +19,7 @@ from tenants.models.usage import (
 __all__ = [
     "ApiKey",
     "CounterDelta",
+    "DamagedEntry",
     "LedgerBucket",
     "Limit",
     "MemberRole",

@@ -107,7 +107,9 @@ class UsageAdjustment(models.Model):
     tenant = models.ForeignKey("tenants.Tenant", on_delete=models.PROTECT, related_name="+")
     reason = models.CharField(max_length=64)
     note = models.CharField(max_length=200, blank=True)
+    requests = models.SmallIntegerField(default=0)
     input_tokens = models.BigIntegerField(default=0)
+    cached_tokens = models.BigIntegerField(default=0)
     output_tokens = models.BigIntegerField(default=0)
     spend_nanousd = models.BigIntegerField(default=0)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -230,3 +232,26 @@ class WriterPosition(models.Model):
 
     def __str__(self) -> str:
         return f"{self.stream} {self.pos}"
+
+
+class DamagedEntry(models.Model):
+    """A stream entry that is no event we can book: parked, so that the stream goes on.
+
+    `raw` is the entry's fields as msgpack, cut at the writer's bound. Kept for people: nothing
+    reads it back by itself.
+    """
+
+    stream = models.CharField(max_length=40)
+    entry_id = models.CharField(max_length=40)
+    reason = models.CharField(max_length=200)
+    raw = models.BinaryField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["stream", "entry_id"], name="damaged_entry_once")
+        ]
+        indexes = [models.Index(fields=["created_at"], name="damaged_by_age")]
+
+    def __str__(self) -> str:
+        return f"{self.stream} {self.entry_id}: {self.reason}"
