@@ -1,0 +1,96 @@
+"""What one gateway process is told by its environment, read once at start."""
+
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_PORT = 8080
+DEFAULT_ADMIN_PORT = 8081
+MAX_BODY_BYTES = 10_000_000  # the largest prompt a 1M-token context can need, images included
+
+
+class ConfigError(Exception):
+    """A variable is missing or cannot be used; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """Addresses, identity and secrets of this process.
+
+    `gateway_id` stays over restarts and owns the journal directory, `incarnation` is new at each
+    start. `drain_s` bounds how long a stopping gateway finishes what is in flight.
+    """
+
+    gateway_id: str
+    incarnation: str
+    host: str
+    port: int
+    admin_port: int
+    redis_url: str
+    state_dir: Path
+    pepper: bytes
+    admin_host: str = "127.0.0.1"
+    log_level: str = "INFO"
+    drain_s: float = 60.0
+    max_body_bytes: int = MAX_BODY_BYTES
+    version: str = "0.1.0"
+
+    @property
+    def journal_dir(self) -> Path:
+        """Directory of this gateway's usage journal."""
+        return self.state_dir / "journal" / self.gateway_id
+
+    @property
+    def snapshot_path(self) -> Path:
+        """File of the last good snapshot."""
+        return self.state_dir / f"snapshot.{self.gateway_id}.bin"
+
+    @property
+    def address(self) -> str:
+        """Host that other processes reach this gateway by."""
+        return self.host if self.host not in ("", "0.0.0.0", "::") else socket.gethostname()  # noqa: S104
+
+
+def from_environment(environ: Mapping[str, str] = os.environ) -> GatewayConfig:
+    """Read the configuration; raises `ConfigError` naming what is missing or wrong."""
+    return GatewayConfig(
+        gateway_id=_identifier(environ, "HEADRACE_GATEWAY_ID", "g0"),
+        incarnation=uuid.uuid4().hex[:12],
+        host=environ.get("HEADRACE_GATEWAY_HOST", "127.0.0.1"),
+        port=_number(environ, "HEADRACE_GATEWAY_PORT", DEFAULT_PORT),
+        admin_port=_number(environ, "HEADRACE_GATEWAY_ADMIN_PORT", DEFAULT_ADMIN_PORT),
+        redis_url=_required(environ, "REDIS_URL"),
+        state_dir=Path(_required(environ, "HEADRACE_STATE")),
+        pepper=_required(environ, "HEADRACE_KEY_PEPPER").encode(),
+        log_level=environ.get("HEADRACE_LOG_LEVEL", "INFO").upper(),
+        drain_s=float(_number(environ, "HEADRACE_GATEWAY_DRAIN_S", 60)),
+        max_body_bytes=_number(environ, "HEADRACE_GATEWAY_MAX_BODY_BYTES", MAX_BODY_BYTES),
+    )
+
+
+def _required(environ: Mapping[str, str], name: str) -> str:
+    value = environ.get(name, "")
+    if not value:
+        raise ConfigError(f"{name} is not set")
+    return value
+
+
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name, "")
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"{name} must be a whole number, not {text!r}") from None
+
+
+def _identifier(environ: Mapping[str, str], name: str, default: str) -> str:
+    """Gateway ids become file names, so they hold letters, digits, `-` and `_` only."""
+    value = environ.get(name, default)
+    if not value or not value.replace("-", "").replace("_", "").isalnum() or not value.isascii():
+        raise ConfigError(f"{name} may hold letters, digits, - and _ only")
+    return value
