@@ -1,0 +1,58 @@
+"""The store's scripts: called by digest, loaded again when the server has forgotten them.
+
+A server forgets its scripts when it restarts or is told `SCRIPT FLUSH`. It then answers NOSCRIPT,
+having run nothing, so the same call may be sent again with its source. `EVAL` also loads it.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import redis
+
+UNKNOWN_SCRIPT: Final = "NOSCRIPT"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One script: its source and the SHA-1 digest by which servers know it."""
+
+    name: str
+    source: bytes
+    digest: bytes
+
+    @property
+    def evalsha_head(self) -> bytes:
+        """Wire bytes of `EVALSHA digest 1` as a five-part command; key and argument follow."""
+        return b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n1\r\n" % self.digest
+
+    @property
+    def eval_head(self) -> bytes:
+        """Wire bytes of `EVAL source 1` as a five-part command; key and argument follow."""
+        return b"*5\r\n$4\r\nEVAL\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(self.source), self.source)
+
+
+def _read(name: str) -> Script:
+    source = (Path(__file__).parent / "scripts" / f"{name}.lua").read_bytes()
+    digest = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+    return Script(name, source, digest)
+
+
+RESERVE: Final = _read("reserve")
+SETTLE: Final = _read("settle")
+LEASE: Final = _read("lease")
+COUNTERS: Final = _read("counters")
+ALL: Final = (RESERVE, SETTLE, LEASE, COUNTERS)
+
+
+def run_script(client: "redis.Redis", script: Script, key: str, argument: bytes) -> object:
+    """Run a script on a sync client; `key` is the bucket's meta key, `argument` msgpack.
+
+    Replies as the server gives them (bytes, int, list). Raises `redis.RedisError`.
+    """
+    try:
+        reply: object = client.evalsha(script.digest.decode(), 1, key, argument)
+    except redis.exceptions.NoScriptError:
+        reply = client.eval(script.source.decode(), 1, key, argument)
+    return reply
