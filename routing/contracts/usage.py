@@ -6,6 +6,7 @@ the usage event (money) and the shape row (rehearsal). No text in either.
 import msgspec
 
 from routing.contracts.enums import Dimension, RequestStatus, SettleKind, UsageSource, WorkClass
+from routing.contracts.snapshot import Price
 
 MAX_PREFIX_HASHES = 64
 
@@ -88,6 +89,19 @@ class ShapeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     prefix_hashes: list[int] = []
 
 
+class HoldInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known of a request when it is reserved; travels with its hold and open record.
+
+    Whoever ends it for a lost gateway needs nothing else: `event` has the names, `started_at_ms`
+    and `held_*` filled in and charges nothing yet; `price` is the row in force; `itl_s` the
+    expected seconds between tokens, 0 when unknown.
+    """
+
+    event: UsageEvent
+    price: Price
+    itl_s: float = 0.0
+
+
 def charge_of(kind: SettleKind, event: UsageEvent) -> dict[str, int]:
     """What an ended reservation adds to each counted dimension of its windows; a void adds nothing.
 
@@ -106,5 +120,7 @@ def charge_of(kind: SettleKind, event: UsageEvent) -> dict[str, int]:
 
 encode_usage = msgspec.json.Encoder().encode
 decode_usage = msgspec.json.Decoder(UsageEvent).decode
+encode_hold_info = msgspec.msgpack.Encoder().encode
+decode_hold_info = msgspec.msgpack.Decoder(HoldInfo).decode
 encode_shapes = msgspec.msgpack.Encoder().encode
 decode_shapes = msgspec.msgpack.Decoder(list[ShapeRow]).decode

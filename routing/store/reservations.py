@@ -1,0 +1,212 @@
+"""The only callers of the reserve, settle and lease scripts: arguments, replies, nothing else.
+
+Arguments are one msgpack array whose text is *str*: the server's decoder rejects *bin*. Bytes that
+are ready (groups, legs, info, events) are spliced in, not decoded and encoded again. Replies are
+lists; their places are named here. Protocol: the accounting design, section 2.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from routing.contracts.enums import WindowKind
+from routing.decision.limits import AMOUNT_ORDER, Edges, Group, window_edges
+from routing.store import keys
+from routing.store.client import Callback, StoreConnection, wire_key
+from routing.store.scripts import LEASE, RESERVE, SETTLE
+
+LEASE_MS: Final = 15_000
+NOT_AFTER_MS: Final = 1_000  # a command stuck in a socket cannot take effect later than this
+STREAM_MAX: Final = 20_000  # entries a bucket may queue for the ledger; then reserve answers FULL
+WINDOW_GRACE_MS: Final = 26 * 3_600_000  # counters outlive their window by this
+
+WINDOW: Final = 1
+GAUGE: Final = 2
+
+# Places in replies. All: [verdict, epoch, store ms]. OK of reserve: left of each limit, pos, legs.
+VERDICT: Final = 0
+EPOCH: Final = 1
+NOW_MS: Final = 2
+LEFT: Final = 3
+RESERVE_POS: Final = 4
+LEGS: Final = 5
+NO_GROUP: Final = 3  # NO: group (from 1), dimension, used, held, wait ms
+NO_DIMENSION: Final = 4
+NO_USED: Final = 5
+NO_HELD: Final = 6
+NO_WAIT_MS: Final = 7
+ENTRY: Final = 3  # OK of settle: entry id, pos
+SETTLE_POS: Final = 4
+LEASE_POS: Final = 3  # OK of lease: pos, state, one result per item
+LEASE_STATE: Final = 4
+LEASE_RESULTS: Final = 5
+
+ENDED_BEFORE: Final = 0  # lease results
+RENEWED: Final = 1
+SEND_LEGS: Final = 2
+
+Leg = tuple[int, str, int, list[str | int]]
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_legs: Final = msgspec.msgpack.Decoder(list[Leg]).decode
+_PLACE: Final = {dimension: place + 1 for place, dimension in enumerate(AMOUNT_ORDER)}
+META_KEYS: Final = tuple(wire_key(keys.bucket_meta(bucket)) for bucket in range(keys.BUCKETS))
+TAGS: Final = tuple(keys.bucket_tag(bucket) for bucket in range(keys.BUCKETS))
+
+
+def as_text(raw: bytes) -> msgspec.Raw:
+    """Bytes as a msgpack *str*, to be spliced into an argument as they are."""
+    size = len(raw)
+    if size < 65_536:
+        return msgspec.Raw(b"\xda%b%b" % (size.to_bytes(2, "big"), raw))
+    return msgspec.Raw(b"\xdb%b%b" % (size.to_bytes(4, "big"), raw))
+
+
+def group_edges(groups: Sequence[Group], timezone: str, now_ms: int) -> tuple[Edges, ...]:
+    """The window edges of each group at `now_ms`; zeros for gauges."""
+    return tuple(
+        (0, 0, 0) if group.is_gauge else window_edges(group.window, timezone, now_ms)
+        for group in groups
+    )
+
+
+def encode_groups(tenant_id: str, groups: Sequence[Group], edges: Sequence[Edges]) -> msgspec.Raw:
+    """Groups as the reserve script reads them; good until the earliest `next_end` of the edges."""
+    rows: list[list[object]] = []
+    for group, (start, end, next_end) in zip(groups, edges, strict=True):
+        names = [name for dim, _ in group.dims for name in (f"{dim.value}_h", dim.value)]
+        bounds = [part for dim, limit in group.dims for part in (_PLACE[dim], limit)]
+        if group.is_gauge:
+            rows.append([GAUGE, names, bounds, suffix_of(tenant_id, group, 0)])
+        else:
+            first, second = (suffix_of(tenant_id, group, at) for at in (start, end))
+            rows.append([WINDOW, names, bounds, first, start, end, second, next_end])
+    return msgspec.Raw(_encode(rows))
+
+
+def suffix_of(tenant_id: str, group: Group, start_ms: int) -> str:
+    """Counter key below its bucket and epoch: `w:<base>:<start>` or `g:<base>`."""
+    base = keys.counter_base(tenant_id, group.scope, group.subject, group.window)
+    if group.window is WindowKind.NOW:
+        return f"g:{base}"
+    return f"w:{base}:{start_ms}"
+
+
+def encode_legs(
+    tenant_id: str, groups: Sequence[Group], edges: Sequence[Edges], amounts: Sequence[int]
+) -> bytes:
+    """Legs as the reserve script would have made them, for holds that it has not seen."""
+    legs: list[list[object]] = []
+    for group, (start, end, _) in zip(groups, edges, strict=True):
+        taken: list[str | int] = []
+        for dim, _ in group.dims:
+            taken += (dim.value, amounts[_PLACE[dim] - 1])
+        kind = GAUGE if group.is_gauge else WINDOW
+        legs.append([kind, suffix_of(tenant_id, group, start), end, taken])
+    return _encode(legs)
+
+
+def decode_legs(packed: bytes) -> list[Leg]:
+    """Legs as `[kind, suffix, window_end_ms, [dimension, amount, ...]]` (a `UsageEvent`'s form).
+
+    Raises `msgspec.MsgspecError` for anything else.
+    """
+    return _decode_legs(packed)
+
+
+class Reservations:
+    """The three scripts on one connection, for one gateway.
+
+    Callbacks get the reply list, a `hiredis.ReplyError`, `NOT_SENT` or `NO_REPLY`.
+    """
+
+    def __init__(self, store: StoreConnection, gateway_id: str) -> None:
+        """Nothing is sent before the first call."""
+        self.store = store
+        self.gateway_id = gateway_id
+
+    def reserve(  # noqa: PLR0913 - the protocol's own arguments
+        self,
+        *,
+        bucket: int,
+        request_id: str,
+        epoch: int,
+        not_after_ms: int,
+        info: msgspec.Raw,
+        amounts: Sequence[int],
+        groups: msgspec.Raw,
+        done: Callback,
+    ) -> None:
+        """Hold `amounts` on every group or on none."""
+        argument = _encode(
+            (
+                TAGS[bucket],
+                request_id,
+                self.store.run_id,
+                epoch,
+                not_after_ms,
+                LEASE_MS,
+                STREAM_MAX,
+                self.gateway_id,
+                info,
+                amounts,
+                groups,
+            )
+        )
+        self.store.script(RESERVE, META_KEYS[bucket], argument, done)
+
+    def settle(  # noqa: PLR0913 - the protocol's own arguments
+        self,
+        *,
+        bucket: int,
+        request_id: str,
+        res_epoch: int,
+        kind: str,
+        charge: dict[str, int],
+        event: bytes,
+        legs: bytes,
+        done: Callback,
+    ) -> None:
+        """End a reservation: release its hold, charge, append the stream entry. Safe to repeat."""
+        argument = _encode(
+            (
+                TAGS[bucket],
+                request_id,
+                self.store.run_id,
+                res_epoch,
+                kind,
+                charge,
+                as_text(event),
+                msgspec.Raw(legs),
+            )
+        )
+        self.store.script(SETTLE, META_KEYS[bucket], argument, done)
+
+    def lease(
+        self, *, bucket: int, not_after_ms: int, items: Sequence[object], done: Callback
+    ) -> None:
+        """Renew holds or register them in a new epoch; without items only ask where it stands.
+
+        An item is `lease_item(...)`.
+        """
+        argument = _encode(
+            (
+                TAGS[bucket],
+                self.store.run_id,
+                not_after_ms,
+                LEASE_MS,
+                self.gateway_id,
+                items,
+            )
+        )
+        self.store.script(LEASE, META_KEYS[bucket], argument, done)
+
+
+def lease_item(
+    request_id: str, out_so_far: int, res_epoch: int, info: bytes | None, legs: bytes | None
+) -> tuple[object, ...]:
+    """One hold of a lease call; `info` and `legs` only when it may be unknown in this epoch."""
+    if info is None or legs is None:
+        return (request_id, out_so_far, res_epoch)
+    return (request_id, out_so_far, res_epoch, as_text(info), msgspec.Raw(legs))
