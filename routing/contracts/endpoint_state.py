@@ -11,7 +11,8 @@ class EndpointState(msgspec.Struct, frozen=True):
     `at_ms` is when the scrape succeeded; counters are since its start.
 
     `kv_usage_ratio` is 0..1; `*_per_s` are rates over the last scrape interval, None until two
-    scrapes of the same run of the engine exist.
+    scrapes of the same run of the engine exist. `ttft_mean_s` is the engine's own mean over that
+    interval, None when nothing was observed. `at_ms` 0: never scraped.
     """
 
     replica_id: str
@@ -27,6 +28,7 @@ class EndpointState(msgspec.Struct, frozen=True):
     prompt_tokens_per_s: float | None = None
     generation_tokens_per_s: float | None = None
     prefix_hit_ratio: float | None = None
+    ttft_mean_s: float | None = None
     preemptions_total: float | None = None
     engine_version: str = ""
 

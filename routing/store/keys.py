@@ -18,6 +18,8 @@ SWEEP_LEASE = "hr:{sweep}:lease"
 POOLS_WITH_STATE = "hr:pools"  # set of pool ids that have a state key
 LIVE = "hr:live"  # hash: channel -> latest live view state (see telemetry.live.rules)
 COLLECTOR_LEASE = "hr:{collector}:lease"
+SLICE_POSITION = "hr:{slices}:position"  # hash: how far SLICE_FRAMES is folded, moved with the fold
+SLICE_DIRTY = "hr:{slices}:dirty"  # sorted set: minute -> number of the last fold into it
 SLICE_MINUTES_KEPT = 60
 
 
@@ -62,5 +64,10 @@ def pool_state(pool: str) -> str:
 
 
 def slice_minute(minute: int) -> str:
-    """Hash of one minute (Unix minute number): slice id -> merged row."""
-    return f"hr:slices:{minute}"
+    """Hash of one minute (Unix minute number): slice key -> merged sums."""
+    return f"hr:{{slices}}:{minute}"
+
+
+def sign_in_failures(subject_digest: str) -> str:
+    """Counter of failed sign-ins of one name from one address; expires by itself."""
+    return f"hr:signin:{subject_digest}"

@@ -1,0 +1,238 @@
+"""The collector process: once a second, read engines, fold gateway reports, publish.
+
+One collector is active by lease; others stand by and take over when it is gone. It owns nothing:
+whatever it needs after a restart it reads from the store. Without the store it waits, and comes
+back by itself.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import time
+from dataclasses import dataclass, field
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from routing.contracts.endpoint_state import EndpointState
+from routing.contracts.live import POOL_HISTORY
+from routing.contracts.process import ProcessStatus
+from routing.contracts.snapshot import Snapshot, SnapshotError, decode_snapshot
+from routing.store import keys
+from telemetry.collector.fold import Overtaken, fold, recall
+from telemetry.collector.lease import Lease
+from telemetry.collector.publish import History, Round, clear_status, publish, write_status
+from telemetry.collector.rules import Track, advance, first_track
+from telemetry.collector.scrape import read_all
+from telemetry.collector.wire import as_bytes, optional_bytes
+from telemetry.stats.figures import Spend, Trailing
+from telemetry.stats.windows import key_of, minute_of
+
+log = logging.getLogger(__name__)
+
+NAME = "collector"
+PERIOD_S = 1.0
+BACKOFF_MAX_S = 5.0  # between tries while the store is away
+STORE_TIMEOUT_S = 2.0
+REPLICAS_MAX = 2048  # scraped by one collector; the first ones in order of name
+
+
+@dataclass(slots=True)
+class Memory:
+    """What an active collector keeps between rounds; read anew after any doubt."""
+
+    trailing: Trailing
+    spend: Spend
+    history: History
+    frames_at_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Collector:
+    """One process. `store` is its only connection to the others."""
+
+    store: Redis
+    lease: Lease
+    epoch: str = field(default_factory=lambda: secrets.token_hex(4))
+    seq: int = 0
+    started_at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    snapshot: Snapshot | None = None
+    tracks: dict[str, Track] = field(default_factory=dict)
+    memory: Memory | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Rounds until `stop`. Failures of the store are waited out."""
+        failures = 0
+        while not stop.is_set():
+            began_s = time.monotonic()
+            try:
+                await self.round()
+                failures = 0
+            except (RedisError, OSError) as error:
+                failures += 1
+                self.memory = None
+                log.warning("store: %s", error)
+            wait_s = (
+                PERIOD_S if not failures else min(BACKOFF_MAX_S, PERIOD_S * 2 ** (failures - 1))
+            )
+            await _sleep(stop, began_s + wait_s - time.monotonic())
+
+    async def round(self) -> None:
+        """One round: active when the lease is ours, else only a sign of life."""
+        is_active = await self.lease.hold()
+        if is_active:
+            await self._refresh_snapshot()
+            if self.memory is None:
+                self.memory = await self._recall()
+            scraped, _ = await asyncio.gather(self._scrape(), self._fold(self.memory))
+            if self.memory is not None:
+                await self._publish(self.memory, scraped)
+        else:
+            self.memory = None
+            self.tracks.clear()
+        await self._beat(is_active=is_active)
+
+    async def close(self) -> None:
+        """Let a standby take over at once."""
+        try:
+            await self.lease.release()
+            await clear_status(self.store, NAME, os.getpid())
+        except (RedisError, OSError) as error:
+            log.warning("store: %s", error)
+        await self.store.aclose()
+
+    async def _refresh_snapshot(self) -> None:
+        """Load a newly published snapshot; a damaged one leaves the last good in use."""
+        number = await self.store.get(keys.SNAPSHOT_NUMBER)
+        if number is None or (self.snapshot and self.snapshot.number == int(number)):
+            return
+        raw = await self.store.get(keys.SNAPSHOT)
+        if raw is None:
+            return
+        try:
+            self.snapshot = decode_snapshot(as_bytes(raw))
+        except SnapshotError as error:
+            log.warning("kept the last good snapshot: %s", error)
+
+    async def _recall(self) -> Memory:
+        trailing, spend = await recall(self.store, _now_ms())
+        history = History.of(optional_bytes(await self.store.hget(keys.LIVE, POOL_HISTORY)))
+        return Memory(trailing=trailing, spend=spend, history=history)
+
+    async def _scrape(self) -> dict[str, list[EndpointState]]:
+        pools = self.snapshot.pools if self.snapshot else {}
+        wanted = [
+            (pool.id, endpoint)
+            for pool in pools.values()
+            for endpoint in sorted(pool.endpoints, key=lambda entry: entry.replica_id)
+        ][:REPLICAS_MAX]
+        before = self.tracks
+        now_s = time.monotonic()
+        tracks = {
+            endpoint.replica_id: before.get(endpoint.replica_id)
+            or first_track(endpoint.replica_id, pool, now_s)
+            for pool, endpoint in wanted
+        }
+        outcomes = await read_all(
+            [
+                (endpoint, not tracks[endpoint.replica_id].state.engine_version)
+                for _, endpoint in wanted
+            ]
+        )
+        now_s, now_ms = time.monotonic(), _now_ms()
+        states: dict[str, list[EndpointState]] = {pool: [] for pool in pools}
+        for (pool, endpoint), outcome in zip(wanted, outcomes, strict=True):
+            track = advance(tracks[endpoint.replica_id], outcome, now_s, now_ms)
+            tracks[endpoint.replica_id] = track
+            states[pool].append(track.state)
+        self.tracks = tracks
+        return states
+
+    async def _fold(self, memory: Memory) -> None:
+        now_ms = _now_ms()
+        try:
+            folded = await fold(self.store, now_ms)
+        except Overtaken:
+            log.warning("another collector folded meanwhile: reading the windows again")
+            self.memory = None
+            return
+        for frame in folded.frames:
+            memory.trailing.add(frame.at_ms // 1000, frame.rows)
+            for delta in frame.rows:
+                memory.spend.add(minute_of(frame.at_ms), key_of(delta), delta.spend_nanousd)
+            memory.frames_at_ms = max(memory.frames_at_ms or 0, frame.at_ms)
+
+    async def _publish(self, memory: Memory, pools: dict[str, list[EndpointState]]) -> None:
+        now_ms = _now_ms()
+        memory.trailing.expire(now_ms // 1000)
+        memory.spend.expire(minute_of(now_ms))
+        self.seq += 1
+        tenants = self.snapshot.tenants if self.snapshot else {}
+        found = Round(
+            epoch=self.epoch,
+            seq=self.seq,
+            now_ms=now_ms,
+            pools=pools,
+            trailing=memory.trailing,
+            spend=memory.spend,
+            frames_at_ms=memory.frames_at_ms,
+            slugs={entry.id: entry.slug for entry in tenants.values()},
+        )
+        await publish(self.store, found, memory.history)
+
+    async def _beat(self, *, is_active: bool) -> None:
+        now_ms = _now_ms()
+        frames_at_ms = self.memory.frames_at_ms if self.memory else None
+        status = ProcessStatus(
+            name=NAME,
+            pid=os.getpid(),
+            started_at_ms=self.started_at_ms,
+            at_ms=now_ms,
+            lag_s=None if frames_at_ms is None else max(0.0, (now_ms - frames_at_ms) / 1000),
+            note="active" if is_active else "standby",
+        )
+        await write_status(self.store, status)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def _sleep(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(max(0.0, seconds)):
+            await stop.wait()
+    except TimeoutError:
+        return
+
+
+async def serve(redis_url: str) -> None:
+    """Collect until SIGTERM or SIGINT."""
+    store: Redis = Redis.from_url(
+        redis_url, socket_timeout=STORE_TIMEOUT_S, socket_connect_timeout=STORE_TIMEOUT_S
+    )
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    collector = Collector(store=store, lease=Lease(store))
+    try:
+        await collector.run(stop)
+    finally:
+        await collector.close()
+
+
+def main() -> int:
+    """Entry point; exit code 2 names a missing setting."""
+    logging.basicConfig(
+        level=os.environ.get("HEADRACE_LOG_LEVEL", "INFO"),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    redis_url = os.environ.get("REDIS_URL", "")
+    if not redis_url:
+        log.error("REDIS_URL is not set: start with `python3 manage.py up`, or set it")
+        return 2
+    asyncio.run(serve(redis_url))
+    return 0

@@ -1,0 +1,257 @@
+"""What an engine's pages say about it: exposition text to a sample, samples to a state.
+
+Names are those of vLLM 0.32 and, where they were renamed, older ones. A process may hold several
+engines (label `engine`): counters and queues add up, occupancy is their mean.
+
+Health: `ok`; `stale`, no good scrape for `STALE_AFTER_S` although something listens; `lost`,
+nothing listens or the engine says that it is dead. (`hung`, healthy but not completing, is seen by
+those who send completions: gateways.)
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from routing.contracts.endpoint_state import EndpointState
+from routing.contracts.enums import ReplicaHealth
+from telemetry.stats.windows import Counter, Tally, mean_s, rate_per_s
+
+STALE_AFTER_S = 3.0  # three periods
+VERSION_CHARS_MAX = 40
+
+# Ours -> the engine's names, newest first.
+_NAMES = {
+    "running": ("vllm:num_requests_running",),
+    "waiting": ("vllm:num_requests_waiting",),
+    "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    "prompt_tokens": ("vllm:prompt_tokens_total",),
+    "generation_tokens": ("vllm:generation_tokens_total",),
+    "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+    "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+    "preemptions": ("vllm:num_preemptions_total",),
+    "ttft_sum": ("vllm:time_to_first_token_seconds_sum",),
+    "ttft_count": ("vllm:time_to_first_token_seconds_count",),
+    "start_time": ("process_start_time_seconds",),
+    "cache_config": ("vllm:cache_config_info",),
+}
+_OURS = {name.encode(): ours for ours, names in _NAMES.items() for name in names}
+_OLD = frozenset(names[1].encode() for names in _NAMES.values() if len(names) > 1)
+# One sample line of a wanted name. Label values may hold any character, braces too, when quoted.
+_LINE = re.compile(
+    rb"^("
+    + b"|".join(sorted((re.escape(name) for name in _OURS), reverse=True))
+    + rb')(?:\{((?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*)\})?[ \t]+([^ \t\n\r]+)',
+    re.MULTILINE,
+)
+_LABEL = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSample:
+    """One reading of a metrics page at `at_s` (monotonic). None: the page does not say."""
+
+    at_s: float
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage_ratio: float | None = None
+    kv_capacity_tokens: int | None = None
+    block_size_tokens: int | None = None
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    prefix_queries: float | None = None
+    prefix_hits: float | None = None
+    preemptions: float | None = None
+    ttft_sum_s: float | None = None
+    ttft_count: float | None = None
+    run: float | None = None
+
+
+def parse_exposition(page: bytes, at_s: float) -> EngineSample | None:
+    """The sample on a metrics page, or None when it names no engine (then it is no engine's page).
+
+    Lines that cannot be read are skipped; NaN and infinities are unknown.
+    """
+    values: dict[str, list[float]] = {}
+    configs: list[dict[bytes, bytes]] = []
+    has_new = dict.fromkeys(_NAMES, False)
+    for match in _LINE.finditer(page):
+        name, labels, text = match.groups()
+        ours = _OURS[name]
+        if ours == "cache_config":
+            configs.append(dict(_LABEL.findall(labels or b"")))
+            continue
+        value = _number(text)
+        if value is None:
+            continue
+        if name in _OLD:
+            if has_new[ours]:
+                continue
+        elif not has_new[ours]:
+            has_new[ours] = True
+            values.pop(ours, None)
+        values.setdefault(ours, []).append(value)
+    if "running" not in values and "kv_usage" not in values:
+        return None
+    return _sample(values, configs, at_s)
+
+
+def _sample(
+    values: dict[str, list[float]], configs: list[dict[bytes, bytes]], at_s: float
+) -> EngineSample:
+    def total(name: str) -> float | None:
+        found = values.get(name)
+        return sum(found) if found else None
+
+    def whole(name: str) -> int | None:
+        found = total(name)
+        return None if found is None else max(0, round(found))
+
+    usage = values.get("kv_usage")
+    block_size = _whole(configs[0].get(b"block_size")) if configs else None
+    return EngineSample(
+        at_s=at_s,
+        running=whole("running"),
+        waiting=whole("waiting"),
+        kv_usage_ratio=min(1.0, max(0.0, sum(usage) / len(usage))) if usage else None,
+        kv_capacity_tokens=_capacity_tokens(configs),
+        block_size_tokens=block_size,
+        prompt_tokens=total("prompt_tokens"),
+        generation_tokens=total("generation_tokens"),
+        prefix_queries=total("prefix_queries"),
+        prefix_hits=total("prefix_hits"),
+        preemptions=total("preemptions"),
+        ttft_sum_s=total("ttft_sum"),
+        ttft_count=total("ttft_count"),
+        run=total("start_time"),
+    )
+
+
+def _capacity_tokens(configs: list[dict[bytes, bytes]]) -> int | None:
+    capacity = 0
+    for config in configs:
+        tokens = _whole(config.get(b"kv_cache_size_tokens"))
+        if tokens is None:
+            block, blocks = _whole(config.get(b"block_size")), _whole(config.get(b"num_gpu_blocks"))
+            if block is None or blocks is None:
+                return None
+            tokens = block * blocks
+        capacity += tokens
+    return capacity or None
+
+
+def _whole(text: bytes | None) -> int | None:
+    value = _number(text or b"")
+    return None if value is None else int(value)
+
+
+def _number(text: bytes) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if value - value == 0 else None  # NaN and infinities differ from themselves
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one attempt to read a replica gave.
+
+    `sample` None means that it failed for `reason`; `is_gone`: nothing listens, or the engine
+    reports that it is dead.
+    """
+
+    sample: EngineSample | None = None
+    is_gone: bool = False
+    reason: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What is remembered of a replica between scrapes."""
+
+    state: EndpointState
+    first_asked_at_s: float
+    sample: EngineSample | None = None
+
+
+def first_track(replica_id: str, pool: str, now_s: float) -> Track:
+    """A replica that was never scraped: everything unknown, stale until it answers."""
+    state = EndpointState(
+        replica_id=replica_id,
+        pool=pool,
+        at_ms=0,
+        health=ReplicaHealth.STALE,
+        reason="not scraped yet",
+    )
+    return Track(state=state, first_asked_at_s=now_s)
+
+
+def advance(track: Track, outcome: Outcome, now_s: float, now_ms: int) -> Track:
+    """The next track after one attempt at `now_s` (monotonic) and `now_ms` (Unix)."""
+    if outcome.sample is not None:
+        return replace(
+            track, state=_fresh(track, outcome, outcome.sample, now_ms), sample=outcome.sample
+        )
+    state = track.state
+    last_s = track.sample.at_s if track.sample else track.first_asked_at_s
+    if outcome.is_gone:
+        return replace(track, state=_unknown(state, ReplicaHealth.LOST, outcome.reason))
+    if state.health is ReplicaHealth.OK and now_s - last_s <= STALE_AFTER_S:
+        return track
+    return replace(
+        track,
+        state=msgspec.structs.replace(state, health=ReplicaHealth.STALE, reason=outcome.reason),
+    )
+
+
+def _fresh(track: Track, outcome: Outcome, sample: EngineSample, now_ms: int) -> EndpointState:
+    before = track.sample
+    ratio = None
+    hits = _rise(before, sample, "prefix_hits")
+    queries = _rise(before, sample, "prefix_queries")
+    if hits is not None and queries:
+        ratio = min(1.0, hits / queries)
+    return EndpointState(
+        replica_id=track.state.replica_id,
+        pool=track.state.pool,
+        at_ms=now_ms,
+        health=ReplicaHealth.OK,
+        running=sample.running,
+        waiting=sample.waiting,
+        kv_usage_ratio=sample.kv_usage_ratio,
+        kv_capacity_tokens=sample.kv_capacity_tokens,
+        block_size_tokens=sample.block_size_tokens,
+        prompt_tokens_per_s=_rise(before, sample, "prompt_tokens"),
+        generation_tokens_per_s=_rise(before, sample, "generation_tokens"),
+        prefix_hit_ratio=ratio,
+        ttft_mean_s=mean_s(_tally(before), _tally(sample)),
+        preemptions_total=sample.preemptions,
+        engine_version=(outcome.version or track.state.engine_version)[:VERSION_CHARS_MAX],
+    )
+
+
+def _unknown(state: EndpointState, health: ReplicaHealth, reason: str) -> EndpointState:
+    return EndpointState(
+        replica_id=state.replica_id,
+        pool=state.pool,
+        at_ms=state.at_ms,
+        health=health,
+        reason=reason,
+    )
+
+
+def _rise(before: EngineSample | None, after: EngineSample, name: str) -> float | None:
+    return rate_per_s(_counter(before, name), _counter(after, name))
+
+
+def _counter(sample: EngineSample | None, name: str) -> Counter | None:
+    value: float | None = getattr(sample, name) if sample else None
+    return None if sample is None or value is None else Counter(value, sample.at_s, sample.run)
+
+
+def _tally(sample: EngineSample | None) -> Tally | None:
+    if sample is None or sample.ttft_sum_s is None or sample.ttft_count is None:
+        return None
+    return Tally(sample.ttft_sum_s, sample.ttft_count, sample.run)
