@@ -1,0 +1,158 @@
+"""Tenants, projects and members for lists; tenants and their limits for the snapshot."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from console.errors import NotFound
+from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
+from routing.contracts.snapshot import Limit as LimitEntry
+from routing.contracts.snapshot import TenantEntry, bucket_of
+from tenants.models import Limit, Membership, Project, Tenant, TenantState
+
+MAX_PAGE = 200
+MAX_PROJECTS = 500
+MAX_MEMBERS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class TenantView:
+    """A tenant without its salt."""
+
+    id: int
+    slug: str
+    name: str
+    state: str
+    timezone: str
+    default_class: str
+    allowed_models: tuple[str, ...]
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectView:
+    """Where usage is booked."""
+
+    id: int
+    slug: str
+    name: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """A person's role in a tenant."""
+
+    user_id: int
+    username: str
+    email: str
+    role: str
+    since: datetime
+
+
+def tenants(
+    tenant_ids: frozenset[int] | None, *, after_slug: str = "", limit: int = 50
+) -> list[TenantView]:
+    """Tenants in order of slug, those in `tenant_ids` (`None`: all), at most `MAX_PAGE`."""
+    rows = Tenant.objects.filter(slug__gt=after_slug).order_by("slug")
+    if tenant_ids is not None:
+        rows = rows.filter(pk__in=tenant_ids)
+    return [_view(row) for row in rows[: min(limit, MAX_PAGE)]]
+
+
+def tenant(tenant_id: int) -> TenantView:
+    """One tenant. Raises `NotFound`."""
+    return _one(Tenant.objects.filter(pk=tenant_id).first())
+
+
+def tenant_by_slug(slug: str) -> TenantView:
+    """One tenant. Raises `NotFound`. The caller checks that it may be seen."""
+    return _one(Tenant.objects.filter(slug=slug).first())
+
+
+def slugs_of(tenant_ids: Iterable[int]) -> dict[int, str]:
+    """Slug of each tenant id that exists."""
+    return dict(Tenant.objects.filter(pk__in=set(tenant_ids)).values_list("pk", "slug"))
+
+
+def projects(tenant_id: int) -> list[ProjectView]:
+    """A tenant's projects in order of slug, at most `MAX_PROJECTS`."""
+    rows = Project.objects.filter(tenant_id=tenant_id).order_by("slug")[:MAX_PROJECTS]
+    return [
+        ProjectView(id=row.pk, slug=row.slug, name=row.name, created_at=row.created_at)
+        for row in rows
+    ]
+
+
+def members(tenant_id: int) -> list[MemberView]:
+    """A tenant's members in order of name, at most `MAX_MEMBERS`."""
+    rows = Membership.objects.select_related("user").filter(tenant_id=tenant_id)
+    return [
+        MemberView(
+            user_id=row.user_id,
+            username=row.user.username,
+            email=row.user.email,
+            role=row.role,
+            since=row.created_at,
+        )
+        for row in rows.order_by("user__username")[:MAX_MEMBERS]
+    ]
+
+
+def tenants_for_snapshot() -> list[TenantEntry]:
+    """Every tenant with its limits, as gateways see them: two queries, in order of id."""
+    limits: dict[int, list[LimitEntry]] = defaultdict(list)
+    rows = Limit.objects.order_by("tenant_id", "scope", "pk").values_list(
+        "tenant_id", "scope", "dimension", "window", "amount", "key_id", "model__name", "work_class"
+    )
+    for tenant_id, scope, dimension, window, amount, key_id, model, work_class in rows.iterator():
+        limits[tenant_id].append(
+            LimitEntry(
+                scope=LimitScope(scope),
+                dimension=Dimension(dimension),
+                window=WindowKind(window),
+                amount=amount,
+                subject=subject_of(key_id, model, work_class),
+            )
+        )
+    return [
+        TenantEntry(
+            id=str(row.pk),
+            slug=row.slug,
+            bucket=bucket_of(str(row.pk)),
+            timezone=row.timezone,
+            cache_salt=row.cache_salt,
+            models=tuple(row.allowed_models),
+            limits=tuple(limits.get(row.pk, ())),
+            is_active=row.state == TenantState.ACTIVE,
+            default_class=WorkClass(row.default_class),
+        )
+        for row in Tenant.objects.order_by("pk").iterator()
+    ]
+
+
+def subject_of(key_id: int | None, model: str | None, work_class: str) -> str:
+    """The name of a limit's subject inside counters: key id, model or class, or nothing."""
+    if key_id is not None:
+        return str(key_id)
+    return model or work_class
+
+
+def _one(row: Tenant | None) -> TenantView:
+    if row is None:
+        raise NotFound("No such tenant.")
+    return _view(row)
+
+
+def _view(row: Tenant) -> TenantView:
+    return TenantView(
+        id=row.pk,
+        slug=row.slug,
+        name=row.name,
+        state=row.state,
+        timezone=row.timezone,
+        default_class=row.default_class,
+        allowed_models=tuple(row.allowed_models),
+        created_at=row.created_at,
+    )

@@ -1,0 +1,92 @@
+"""Keys for lists, and the digests that gateways know."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Q
+
+from console.errors import NotFound
+from routing.contracts.enums import WorkClass
+from routing.contracts.snapshot import KeyEntry
+from tenants.models import ApiKey
+
+MAX_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class KeyView:
+    """A key as lists show it: never its digest."""
+
+    id: int
+    tenant_id: int
+    project_id: int
+    project: str
+    name: str
+    prefix: str
+    allowed_models: tuple[str, ...]
+    work_class: str
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    previous_until: datetime | None
+
+
+def keys(tenant_id: int, *, before_id: int | None = None, limit: int = 50) -> list[KeyView]:
+    """A tenant's keys newest first, older than `before_id`, at most `MAX_PAGE`."""
+    rows = ApiKey.objects.select_related("project").filter(tenant_id=tenant_id).order_by("-id")
+    if before_id is not None:
+        rows = rows.filter(id__lt=before_id)
+    return [_view(row) for row in rows[: min(limit, MAX_PAGE)]]
+
+
+def key(tenant_id: int, key_id: int) -> KeyView:
+    """One key of a tenant. Raises `NotFound`."""
+    rows = ApiKey.objects.select_related("project").filter(tenant_id=tenant_id, pk=key_id)
+    row = rows.first()
+    if row is None:
+        raise NotFound("No such key.")
+    return _view(row)
+
+
+def keys_for_snapshot(now: datetime) -> dict[str, KeyEntry]:
+    """Digest -> key, of every key that may still be used; both digests while a rotation runs.
+
+    An end that lies ahead travels with the entry, so gateways honour it to the second.
+    """
+    entries: dict[str, KeyEntry] = {}
+    rows = ApiKey.objects.filter(revoked_at=None).filter(Q(expires_at=None) | Q(expires_at__gt=now))
+    for row in rows.order_by("pk").iterator():
+        entries[row.digest] = _entry(row, row.expires_at)
+        if row.previous_digest and row.previous_until and row.previous_until > now:
+            ends = [row.previous_until] + ([row.expires_at] if row.expires_at else [])
+            entries[row.previous_digest] = _entry(row, min(ends))
+    return entries
+
+
+def _entry(row: ApiKey, expires_at: datetime | None) -> KeyEntry:
+    return KeyEntry(
+        id=str(row.pk),
+        tenant_id=str(row.tenant_id),
+        project_id=str(row.project_id),
+        prefix=row.prefix,
+        models=tuple(row.allowed_models),
+        work_class=WorkClass(row.work_class) if row.work_class else None,
+        expires_at_ms=int(expires_at.timestamp() * 1000) if expires_at else None,
+    )
+
+
+def _view(row: ApiKey) -> KeyView:
+    return KeyView(
+        id=row.pk,
+        tenant_id=row.tenant_id,
+        project_id=row.project_id,
+        project=row.project.slug,
+        name=row.name,
+        prefix=row.prefix,
+        allowed_models=tuple(row.allowed_models),
+        work_class=row.work_class,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        previous_until=row.previous_until,
+    )

@@ -1,0 +1,100 @@
+"""Add a price row. A row is never edited: a mistake is corrected by the next one."""
+
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.utils import timezone
+
+from console.audit.rules import Actor
+from console.audit.services import record
+from console.errors import InvalidInput
+from console.validation import save_valid
+from tenants.directory.services import push
+from tenants.models import PriceRow
+from tenants.prices.rules import (
+    DOUBTFUL_FACTOR,
+    MAX_NANOUSD,
+    Rates,
+    doubtful_field,
+    impossible_field,
+)
+from tenants.prices.selectors import model_id_of
+
+LATEST_START = timedelta(days=366)
+BACKDATE_S = 60  # clocks differ; further back, requests were priced already
+
+
+@transaction.atomic
+def add_price(
+    *,
+    model: str,
+    input_nanousd: int,
+    cached_nanousd: int,
+    output_nanousd: int,
+    valid_from: datetime | None = None,
+    note: str = "",
+    confirm: bool = False,
+    actor: Actor,
+) -> int:
+    """Add a model's next price, from `valid_from` (now unless said) on; returns its version.
+
+    Requests keep the price in force when they started. Raises `InvalidInput`: no such model, a rate
+    out of bounds, a start in the past, or `price_needs_confirmation` for a doubtful rate without
+    `confirm`; `Conflict` when a price starts at that moment already or another call was faster.
+    """
+    now = timezone.now()
+    start = valid_from or now
+    if start < now - timedelta(seconds=BACKDATE_S) or start > now + LATEST_START:
+        raise InvalidInput(
+            "A price starts now or within a year: the past is priced already.", field="valid_from"
+        )
+    model_id = model_id_of(model)
+    rates = Rates(input_nanousd, cached_nanousd, output_nanousd)
+    last = PriceRow.objects.filter(model_id=model_id).order_by("-version").first()
+    _check(rates, last, confirm=confirm)
+    row = PriceRow(
+        model_id=model_id,
+        version=last.version + 1 if last else 1,
+        valid_from=start,
+        note=note,
+        **rates.by_name(),
+    )
+    save_valid(row, taken="Another price of this model was added just now.", field="valid_from")
+    record(
+        actor=actor,
+        act="price.add",
+        object_type="price",
+        object_id=str(row.pk),
+        before=_rates(last).by_name() if last else None,
+        after={
+            "model": model,
+            "version": row.version,
+            "valid_from": start,
+            "confirmed": confirm,
+            **rates.by_name(),
+        },
+        reason=note,
+    )
+    push()
+    return row.version
+
+
+def _check(rates: Rates, last: PriceRow | None, *, confirm: bool) -> None:
+    if name := impossible_field(rates):
+        raise InvalidInput(
+            f"A rate lies between 0 and {MAX_NANOUSD} nano-dollars per million tokens.",
+            field=name,
+        )
+    name = doubtful_field(rates, _rates(last) if last else None)
+    if name and not confirm:
+        raise InvalidInput(
+            "This rate looks like a slip: very high, or more than"
+            f" {DOUBTFUL_FACTOR} times the one before.",
+            field=name,
+            code="price_needs_confirmation",
+            hint="Check the unit (nano-dollars per million tokens); repeat with confirm if meant.",
+        )
+
+
+def _rates(row: PriceRow) -> Rates:
+    return Rates(row.input_nanousd, row.cached_nanousd, row.output_nanousd)

@@ -1,0 +1,155 @@
+"""Limits in use, and where each stands: read live from the counters that admit requests.
+
+What cannot be read is `None`, never 0: a store that is away or rebuilding knows no position.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import cast
+
+from django.conf import settings
+from django.utils import timezone
+from redis import Redis
+from redis.exceptions import RedisError
+
+from console.errors import NotFound
+from routing.contracts.enums import Dimension, LimitScope, WindowKind
+from routing.contracts.snapshot import bucket_of
+from routing.decision.limits import limit_name, window_edges
+from routing.store import keys
+from routing.store.client import sync_client
+from tenants.directory.selectors import subject_of
+from tenants.models import Limit, Tenant
+from tenants.quotas.rules import remaining
+
+MAX_LIMITS = 2000
+STORE_TIMEOUT_S = 1.0  # a page waits this long for positions, then shows them as unknown
+
+
+@dataclass(frozen=True, slots=True)
+class LimitView:
+    """One bound as it is set. `name` is the public one, such as `spend_per_day`."""
+
+    id: int
+    name: str
+    scope: LimitScope
+    dimension: Dimension
+    window: WindowKind
+    amount: int
+    key_id: int | None
+    model: str | None
+    work_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPosition:
+    """A bound and where it stands; used, held and remaining are `None` while unknown.
+
+    Window edges are aware UTC instants, `None` for gauges.
+    """
+
+    limit: LimitView
+    used: int | None
+    held: int | None
+    remaining: int | None
+    window_start: datetime | None
+    window_end: datetime | None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the store answered for this limit."""
+        return self.used is not None
+
+
+def limits(tenant_id: int) -> list[LimitView]:
+    """A tenant's limits, ordered by scope, subject, dimension and window; at most `MAX_LIMITS`."""
+    rows = Limit.objects.filter(tenant_id=tenant_id).select_related("model")
+    ordered = rows.order_by("scope", "key_id", "model__name", "work_class", "dimension", "window")
+    return [
+        LimitView(
+            id=row.pk,
+            name=limit_name(Dimension(row.dimension), WindowKind(row.window)),
+            scope=LimitScope(row.scope),
+            dimension=Dimension(row.dimension),
+            window=WindowKind(row.window),
+            amount=row.amount,
+            key_id=row.key_id,
+            model=row.model.name if row.model else None,
+            work_class=row.work_class,
+        )
+        for row in ordered[:MAX_LIMITS]
+    ]
+
+
+def positions(tenant_id: int) -> list[LimitPosition]:
+    """Every limit of a tenant with its position now, in the order of `limits`.
+
+    Two queries and two round trips to the store, whatever their number. Raises `NotFound`.
+    """
+    zone = Tenant.objects.filter(pk=tenant_id).values_list("timezone", flat=True).first()
+    if zone is None:
+        raise NotFound("No such tenant.")
+    bound = limits(tenant_id)
+    try:
+        return _read(_store(), str(tenant_id), zone, bound)
+    except RedisError:
+        now_ms = int(timezone.now().timestamp() * 1000)
+        return [_position(limit, zone, now_ms, None) for limit in bound]
+
+
+@lru_cache(maxsize=1)
+def _store() -> Redis:
+    return sync_client(settings.REDIS_URL, timeout_s=STORE_TIMEOUT_S)
+
+
+def _read(
+    store: Redis, tenant_id: str, zone: str, bound: Sequence[LimitView]
+) -> list[LimitPosition]:
+    bucket = bucket_of(tenant_id)
+    first = store.pipeline(transaction=False)
+    first.hmget(keys.bucket_meta(bucket), "epoch", "state", "run_id")
+    first.time()
+    first.info("server")
+    (epoch, state, run_id), (seconds, micros), server = first.execute()
+    now_ms = seconds * 1000 + micros // 1000
+    # Counters of an earlier run of the server are a lost store's: nobody admits by them either.
+    if epoch is None or state != b"ready" or run_id.decode() != server["run_id"]:
+        return [_position(limit, zone, now_ms, None) for limit in bound]
+    second = store.pipeline(transaction=False)
+    prefix = f"{keys.bucket_tag(bucket)}:{epoch.decode()}:"
+    for limit in bound:
+        name = limit.dimension.value
+        second.hmget(prefix + _suffix(tenant_id, limit, zone, now_ms), name, f"{name}_h")
+    answers = cast("list[list[bytes | None]]", second.execute() if bound else [])
+    return [
+        _position(limit, zone, now_ms, (int(used or 0), int(held or 0)))
+        for limit, (used, held) in zip(bound, answers, strict=True)
+    ]
+
+
+def _suffix(tenant_id: str, limit: LimitView, zone: str, now_ms: int) -> str:
+    subject = subject_of(limit.key_id, limit.model, limit.work_class)
+    base = keys.counter_base(tenant_id, limit.scope, subject, limit.window)
+    if limit.window is WindowKind.NOW:
+        return f"g:{base}"
+    return f"w:{base}:{window_edges(limit.window, zone, now_ms)[0]}"
+
+
+def _position(
+    limit: LimitView, zone: str, now_ms: int, taken: tuple[int, int] | None
+) -> LimitPosition:
+    start = end = None
+    if limit.window is not WindowKind.NOW:
+        start_ms, end_ms, _ = window_edges(limit.window, zone, now_ms)
+        start, end = (datetime.fromtimestamp(at / 1000, UTC) for at in (start_ms, end_ms))
+    used, held = taken if taken is not None else (None, None)
+    return LimitPosition(
+        limit=limit,
+        used=used,
+        held=held,
+        remaining=None if taken is None else remaining(limit.amount, *taken),
+        window_start=start,
+        window_end=end,
+    )
