@@ -20,10 +20,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from django.conf import settings
 from django.core.management.base import CommandError
 
-from console.benchmarks.fixture import BENCH_KEY, publish_bench_snapshot
+from console.benchmarks.fixture import (
+    BENCH_KEY,
+    BENCH_PEPPER,
+    bench_store,
+    publish_bench_snapshot,
+)
 from console.benchmarks.harness import Figure, cpu_s, figure_of, free_port
 
 MEASURED_CORE = {0}
@@ -153,21 +157,24 @@ def _nginx(binary: str, directory: Path, upstream_port: int) -> Iterator[Candida
 
 @contextlib.contextmanager
 def _gateway(directory: Path, upstream_port: int) -> Iterator[Candidate]:
-    publish_bench_snapshot(settings.REDIS_URL, settings.KEY_PEPPER, upstream_port)
-    port, admin_port = free_port(), free_port()
-    environment = {
-        **os.environ,
-        "HEADRACE_STATE": str(directory),
-        "HEADRACE_KEY_PEPPER": settings.KEY_PEPPER,
-        "REDIS_URL": settings.REDIS_URL,
-        "HEADRACE_GATEWAY_ID": "bench",
-        "HEADRACE_GATEWAY_HOST": "127.0.0.1",
-        "HEADRACE_GATEWAY_PORT": str(port),
-        "HEADRACE_GATEWAY_ADMIN_PORT": str(admin_port),
-    }
-    with _process([sys.executable, "-m", "routing.gateway"], MEASURED_CORE, environment) as running:
-        _wait_for_port(port)
-        yield Candidate("gateway", running.pid, port)
+    port = free_port()
+    with bench_store(directory) as (redis_url, store_pid):
+        _pin(store_pid, OTHER_CORE)
+        publish_bench_snapshot(redis_url, upstream_port)
+        environment = {
+            **os.environ,
+            "REDIS_URL": redis_url,
+            "HEADRACE_STATE": str(directory),
+            "HEADRACE_KEY_PEPPER": BENCH_PEPPER,
+            "HEADRACE_GATEWAY_ID": "bench",
+            "HEADRACE_GATEWAY_HOST": "127.0.0.1",
+            "HEADRACE_GATEWAY_PORT": str(port),
+            "HEADRACE_GATEWAY_ADMIN_PORT": str(free_port()),
+        }
+        command = [sys.executable, "-m", "routing.gateway"]
+        with _process(command, MEASURED_CORE, environment) as running:
+            _wait_for_port(port)
+            yield Candidate("gateway", running.pid, port)
 
 
 @contextlib.contextmanager
@@ -184,9 +191,7 @@ def _process(
         stdout=output,
         stderr=subprocess.DEVNULL,
     )
-    usable = os.sched_getaffinity(0) & cores  # a machine of one core measures unpinned
-    if usable:
-        os.sched_setaffinity(running.pid, usable)
+    _pin(running.pid, cores)
     try:
         yield running
     finally:
@@ -196,6 +201,12 @@ def _process(
         except subprocess.TimeoutExpired:
             running.kill()
             running.wait()
+
+
+def _pin(pid: int, cores: set[int]) -> None:
+    usable = os.sched_getaffinity(0) & cores
+    if usable:  # a machine of one core measures unpinned
+        os.sched_setaffinity(pid, usable)
 
 
 def _wait_for_port(port: int) -> None:
