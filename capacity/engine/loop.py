@@ -15,7 +15,6 @@ from capacity.engine.metrics import EngineMetrics, RequestTimes
 from capacity.engine.text import PIECE_BYTES
 from capacity.simulation.engine import Generation, NeverFitsError, Replica, StepResult
 
-
 # A step planned at the last one's end, not at now, keeps the mean step time right although timers
 # fire late. Beyond this lag the machine was stalled, and catching up would be a burst of steps.
 MAX_CATCH_UP_S = 0.05

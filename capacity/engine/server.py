@@ -30,7 +30,6 @@ from capacity.engine.faults import HEALTHY, Faults, MetricsFault
 from capacity.engine.loop import Call, Engine
 from capacity.engine.text import id_of
 
-
 VLLM_VERSION = "0.32.0"  # whose behaviour is mirrored
 MAX_BODY_BYTES = 32 * 1024 * 1024  # a context of text is far below; keeps one call from our memory
 JSON = b"application/json"
