@@ -1,0 +1,100 @@
+"""Filter, score, pick: which endpoint serves a request. Keeps every term for explanation."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from routing.decision.draw import draw
+from routing.decision.filters import Candidate, Load, Need, Why, load_of, why_not
+from routing.decision.scorers import Terms, terms_of
+
+EJECT_MAX_RATIO = 0.34  # share of a pool that breakers may keep away, at least one replica
+_SOFT = (Why.LOST, Why.KV_FULL)
+_LAST_RESORT = (Why.BREAKER, Why.PAUSED)
+
+
+class Group(NamedTuple):
+    """A target of the model: a pool's endpoints, its place in the policy's order, its weight."""
+
+    order: int
+    weight: float
+    candidates: Sequence[Candidate]
+
+
+class Looked(NamedTuple):
+    """One endpoint as the choice saw it; `why` is None for those that could serve."""
+
+    candidate: Candidate
+    weight: float
+    load: Load
+    why: Why | None
+
+
+class Choice(NamedTuple):
+    """The pick, the terms of all that were compared, and every endpoint that was looked at."""
+
+    candidate: Candidate
+    compared: list[tuple[Candidate, Terms]]
+    looked: list[Looked]
+
+
+def select(groups: Sequence[Group], need: Need, now_s: float) -> Choice | None:
+    """The best endpoint, or None when none may be tried.
+
+    `groups` come in the policy's order: a later order opens only when nothing of an earlier one
+    can serve. When load alone rules all out, the least bad is kept; when only breakers and pauses
+    do, the last ones are never ejected.
+    """
+    looked: list[Looked] = []
+    able: list[Looked] = []
+    order = None
+    for group in groups:
+        if able and group.order != order:
+            break
+        order = group.order
+        for one in _look(group, need, now_s):
+            looked.append(one)
+            if one.why is None:
+                able.append(one)
+    if not able:
+        able = [one for one in looked if one.why in _SOFT]
+    if not able:
+        able = [one for one in looked if one.why in _LAST_RESORT]
+    return _pick(able, looked, need, now_s) if able else None
+
+
+def _look(group: Group, need: Need, now_s: float) -> list[Looked]:
+    """Each endpoint with its reason; breakers beyond the ejection limit are overruled."""
+    weight = group.weight
+    found = []
+    broken = []
+    for candidate in group.candidates:
+        load = load_of(candidate, need, now_s)
+        one = Looked(candidate, weight, load, why_not(candidate, weight, need, load, now_s))
+        if one.why is Why.BREAKER:
+            broken.append(candidate)
+        found.append(one)
+    if not broken:
+        return found
+    ejected = max(1, int(EJECT_MAX_RATIO * len(found)))
+    broken.sort(key=lambda c: (c.breaker.opened_at_s, c.id))
+    back = {candidate.id for candidate in broken[ejected:]}
+    return [one._replace(why=None) if one.candidate.id in back else one for one in found]
+
+
+def _pick(able: list[Looked], looked: list[Looked], need: Need, now_s: float) -> Choice:
+    """Fresh reports first, then least seconds over weight; ties by a draw from the request id."""
+    if len(able) == 1:
+        return Choice(able[0].candidate, [], looked)
+    compared = []
+    tied: list[Candidate] = []
+    best = (True, float("inf"))
+    for candidate, weight, load, _ in able:
+        terms = terms_of(candidate, load, need, now_s)
+        compared.append((candidate, terms))
+        rank = (load.is_stale, sum(terms) / (weight or 1.0))
+        if rank < best:
+            best, tied = rank, [candidate]
+        elif rank == best:
+            tied.append(candidate)
+    at = int(draw(need.request_id, need.attempt, "tie") * len(tied)) if len(tied) > 1 else 0
+    return Choice(tied[at], compared, looked)

@@ -1,0 +1,72 @@
+"""A refusal as a client sees it: status, headers, body. The one table of codes."""
+
+import math
+
+import msgspec
+
+from routing.decision.types import Reason, Refusal
+
+LONG_WAIT_S = 120.0  # SDKs do not wait longer by themselves: tell them not to try
+
+_STATUS: dict[Reason, tuple[int, str]] = {
+    Reason.INVALID_REQUEST: (400, "invalid_request_error"),
+    Reason.UNAUTHORIZED: (401, "authentication_error"),
+    Reason.MODEL_NOT_ALLOWED: (403, "permission_error"),
+    Reason.CLASS_NOT_ALLOWED: (403, "permission_error"),
+    Reason.NOT_FOUND: (404, "not_found_error"),
+    Reason.METHOD_NOT_ALLOWED: (405, "invalid_request_error"),
+    Reason.REQUEST_TOO_LARGE: (413, "invalid_request_error"),
+    Reason.UNSUPPORTED_ENCODING: (415, "invalid_request_error"),
+    Reason.BUDGET_EXCEEDED: (429, "insufficient_quota"),
+    Reason.RATE_LIMITED: (429, "rate_limit_error"),
+    Reason.CONCURRENCY_LIMITED: (429, "rate_limit_error"),
+    Reason.UPSTREAM_RATE_LIMITED: (429, "rate_limit_error"),
+    Reason.UPSTREAM_ERROR: (502, "api_error"),
+    Reason.NO_CAPACITY: (503, "overloaded_error"),
+    Reason.MODEL_UNAVAILABLE: (503, "overloaded_error"),
+    Reason.SHUTTING_DOWN: (503, "overloaded_error"),
+    Reason.UPSTREAM_TIMEOUT: (504, "timeout_error"),
+}
+
+
+def status_of(refusal: Refusal) -> int:
+    """HTTP status of a refusal."""
+    return _STATUS[refusal.reason][0]
+
+
+def error_object(refusal: Refusal) -> bytes:
+    """`{"error": {...}}` in the OpenAI shape."""
+    error = {
+        "message": refusal.message,
+        "type": _STATUS[refusal.reason][1],
+        "param": refusal.param or None,
+        "code": refusal.reason.value,
+    }
+    return msgspec.json.encode({"error": error})
+
+
+def error_event(refusal: Refusal) -> bytes:
+    """The same as a server-sent event; a stream that carries it ends without `[DONE]`."""
+    return b"data: %b\n\n" % error_object(refusal)
+
+
+def retry_headers(refusal: Refusal) -> bytes:
+    """Header lines that tell SDKs whether and when to come back, and whose limit it was.
+
+    `retry-after-ms` is exact, `Retry-After` whole seconds rounded up, at least 1.
+    """
+    lines = b""
+    wait_s = refusal.retry_after_s
+    if wait_s is not None:
+        seconds = max(1, math.ceil(wait_s))
+        lines += b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (seconds, math.ceil(wait_s * 1000))
+    is_spend = refusal.reason is Reason.BUDGET_EXCEEDED
+    if is_spend or (wait_s is not None and wait_s > LONG_WAIT_S):
+        lines += b"x-should-retry: false\r\n"
+    if refusal.limit:
+        lines += b"x-headrace-limit: %b\r\n" % refusal.limit.encode()
+    if refusal.scope is not None:
+        lines += b"x-headrace-scope: %b\r\n" % refusal.scope.value.encode()
+    elif refusal.reason is Reason.NO_CAPACITY:
+        lines += b"x-headrace-scope: fleet\r\n"
+    return lines
