@@ -106,10 +106,12 @@ def make_environment(root: Path, *, with_tests: bool) -> bool:
     if _is_current(venv, wanted):
         return False
     try:
-        with _only_one(venv) as is_new:
+        with _only_one(venv) as (is_new, lock_handle):
             if _is_current(venv, wanted):  # another process made it while this one waited
                 return True
-            _install(root, venv, wanted, is_new=is_new)
+            _install(root, venv, wanted, is_new=is_new, lock_handle=lock_handle)
+    except FileExistsError:
+        sys.exit(f"{venv} is not a directory: move it away")
     except PermissionError as error:
         sys.exit(f"cannot write to {error.filename or venv}: run as the owner of {root}")
     except OSError as error:
@@ -147,11 +149,12 @@ def _is_current(venv: Path, wanted: dict[str, str]) -> bool:
 
 
 @contextlib.contextmanager
-def _only_one(venv: Path) -> Iterator[bool]:
-    """Hold `.venv` against a second installer; gives True if this process created it.
+def _only_one(venv: Path) -> Iterator[tuple[bool, int]]:
+    """Hold `.venv` against a second installer; gives (this process created it, lock handle).
 
-    The lock is on the directory itself: it survives `venv --clear`. Whoever waited for a directory
-    that was removed meanwhile starts over with the new one.
+    The lock is on the directory itself: it survives `venv --clear`, and pip inherits it, so a pip
+    that outlives a killed parent still keeps others out. Whoever waited for a directory that was
+    removed meanwhile starts over with the new one.
     """
     while True:
         is_new = not venv.exists()
@@ -165,13 +168,15 @@ def _only_one(venv: Path) -> Iterator[bool]:
                 fcntl.flock(handle, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
                 if os.fstat(handle).st_ino == venv.stat().st_ino:
-                    yield is_new
+                    yield is_new, handle
                     return
         finally:
             os.close(handle)
 
 
-def _install(root: Path, venv: Path, wanted: dict[str, str], *, is_new: bool) -> None:
+def _install(
+    root: Path, venv: Path, wanted: dict[str, str], *, is_new: bool, lock_handle: int
+) -> None:
     """Create or refill `venv`; the record says `installing` until the last package is in."""
     started = time.monotonic()
     lock = root / (TEST_LOCK if TEST_LOCK in wanted else LOCK)
@@ -186,7 +191,7 @@ def _install(root: Path, venv: Path, wanted: dict[str, str], *, is_new: bool) ->
         _write_record(venv, {"status": "installing"})
         count = sum(1 for line in lock.read_text().splitlines() if "==" in line)
         _say(f"installing {count} packages from {lock.name} into {venv} ...")
-        _run_pip(venv, lock)
+        _run_pip(venv, lock, lock_handle)
         kept = {name: record[name] for name in (LOCK, TEST_LOCK) if name in record}
         wanted = {**(kept if record.get("status") == "ready" else {}), **wanted}
         _write_record(venv, {"status": "ready", "python": _python_identity(venv), **wanted})
@@ -233,7 +238,7 @@ def _create(venv: Path, *, is_ours: bool) -> None:
         sys.exit(f"cannot create {venv}: {_last_line(done.stdout + done.stderr)}")
 
 
-def _run_pip(venv: Path, lock: Path) -> None:
+def _run_pip(venv: Path, lock: Path, lock_handle: int) -> None:
     """Install exactly the lock file. Ends the process with one line if pip does not."""
     python = str(venv / "bin" / "python")
     has_own = subprocess.run(  # noqa: S603
@@ -248,7 +253,9 @@ def _run_pip(venv: Path, lock: Path) -> None:
         *("install", "--require-hashes", "--no-deps", "--disable-pip-version-check", "--no-input"),
         *("--progress-bar", "off", "--retries", PIP_RETRIES, "--requirement", str(lock)),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        command, capture_output=True, text=True, check=False, pass_fds=(lock_handle,)
+    )
     if done.returncode == 0:
         return
     output = done.stdout + done.stderr

@@ -1,0 +1,37 @@
+"""Log files of the processes: opened for appending, bounded in size, last words of a dead one."""
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import BinaryIO
+
+LARGEST_LOG_BYTES = 20 * 1024 * 1024  # one older copy is kept: 40 MB for each process at most
+_TAIL_BYTES = 4096
+_LINE_LENGTH = 200  # enough for an exception and its message in a status table
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Append, so that copy-and-truncate works while the process writes."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    return os.fdopen(handle, "ab", buffering=0)
+
+
+def rotate_large(directory: Path) -> None:
+    """Move what is in a large log aside; the writer keeps its handle."""
+    for path in directory.glob("*.log"):
+        with contextlib.suppress(OSError):
+            if path.stat().st_size > LARGEST_LOG_BYTES:
+                shutil.copyfile(path, path.with_suffix(".log.1"))
+                os.truncate(path, 0)
+
+
+def last_line(path: Path) -> str:
+    """The last line that says something, shortened; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip()[:_LINE_LENGTH] for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,113 @@
+"""Is a process ready? Each probe gives the reason why not, empty when it is.
+
+A probe never raises and never waits longer than `PROBE_TIMEOUT_S`, so that the supervisor can ask
+inside its loop.
+"""
+
+import http.client
+import time
+from dataclasses import dataclass
+
+import msgspec
+import psycopg
+import redis
+
+from routing.contracts.process import ProcessStatus, decode_process_status
+from routing.store import keys
+
+PROBE_TIMEOUT_S = 1.0
+HEARTBEAT_FRESH_S = 10.0  # readers of process statuses treat older ones as gone
+
+
+@dataclass(frozen=True, slots=True)
+class HttpProbe:
+    """Ready when `GET path` answers 200."""
+
+    host: str
+    port: int
+    path: str = "/readyz"
+
+    def __call__(self, pid: int) -> str:
+        """Reason, or empty."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=PROBE_TIMEOUT_S)
+        try:
+            connection.request("GET", self.path)
+            answer = connection.getresponse()
+            if answer.status == 200:
+                return ""
+            body = answer.read(200).decode(errors="replace").strip()
+        except (OSError, http.client.HTTPException) as error:
+            return f"no answer from {self.path} ({error})"
+        finally:
+            connection.close()
+        return f"{self.path} answers {answer.status} {body}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatProbe:
+    """Ready when the process has written its own fresh status into the store."""
+
+    redis_url: str
+    name: str
+
+    def __call__(self, pid: int) -> str:
+        """Reason, or empty."""
+        try:
+            with store_client(self.redis_url) as client:
+                raw = client.hget(keys.PROCESSES, f"{self.name}:{pid}")
+        except redis.RedisError as error:
+            return f"the store does not answer ({error})"
+        status = decode_heartbeat(raw)
+        if status is None:
+            return "has not reported yet"
+        age_s = time.time() - status.at_ms / 1000
+        return "" if age_s <= HEARTBEAT_FRESH_S else f"last reported {age_s:.0f} s ago"
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresProbe:
+    """Ready when it lets us in: during crash recovery it answers, but does not."""
+
+    url: str
+
+    def __call__(self, pid: int) -> str:
+        """Reason, or empty."""
+        try:
+            with psycopg.connect(self.url, connect_timeout=2) as connection:
+                connection.execute("SELECT 1")
+        except psycopg.Error as error:
+            return str(error).strip().rpartition("\n")[2][:200]
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class ValkeyProbe:
+    """Ready when it has loaded its log and answers a ping."""
+
+    url: str
+
+    def __call__(self, pid: int) -> str:
+        """Reason, or empty."""
+        try:
+            with store_client(self.url) as client:
+                client.ping()
+        except redis.RedisError as error:
+            return str(error)
+        return ""
+
+
+def store_client(url: str) -> redis.Redis:
+    """A client for one question, with the probes' time limit."""
+    return redis.Redis.from_url(
+        url, socket_timeout=PROBE_TIMEOUT_S, socket_connect_timeout=PROBE_TIMEOUT_S
+    )
+
+
+def decode_heartbeat(raw: object) -> ProcessStatus | None:
+    """A stored status; None if there is none or another version wrote it."""
+    if not isinstance(raw, bytes):
+        return None
+    try:
+        return decode_process_status(raw)
+    except msgspec.MsgspecError:
+        return None

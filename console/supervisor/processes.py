@@ -1,0 +1,357 @@
+"""Start programs in order, wait until each is ready, restart what dies, stop all of it.
+
+One thread, one loop: it sleeps in `select` until a child ends, a signal comes or the next probe is
+due. What is run stands in `plan.py`; this module knows programs only as argument lists.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+
+from console.supervisor import proc
+from console.supervisor.logs import last_line, open_log, rotate_large
+from console.supervisor.state import StartRefused
+
+logger = logging.getLogger(__name__)
+
+FIRST_DELAY_S = 0.5  # doubles with each death in a row
+LONGEST_DELAY_S = 30.0
+STEADY_AFTER_S = 60.0  # a run this long is forgiven: the next death counts as the first
+START_ATTEMPTS = 3  # deaths before the first readiness after which `up` gives up
+PROBE_EVERY_S = 0.2
+IDLE_WAIT_S = 5.0  # upper bound of one sleep: log sizes are looked at this often
+SHORTEST_WAIT_S = 0.01
+PROGRESS_EVERY_S = 5.0
+KILL_WAIT_S = 5.0
+ORPHAN_WAIT_S = 5.0
+SERVERS = 0  # stage of the database and the store: first to start, last to stop
+
+
+class Phase(StrEnum):
+    """Where a program stands."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    READY = "ready"
+    BACKING_OFF = "backing off"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """User that a server runs as when root started us: servers refuse root, and need none of it."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One long-running process. Stages start in ascending order and stop in descending order."""
+
+    name: str
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    probe: Callable[[int], str]
+    stage: int
+    port: int | None = None
+    stop_signal: int = signal.SIGTERM
+    stop_wait_s: float = 15.0
+    account: Account | None = None
+    directory: Path = Path("/")
+
+
+@dataclass(slots=True)
+class Child:
+    """What became of a program."""
+
+    program: Program
+    phase: Phase = Phase.WAITING
+    process: subprocess.Popen[bytes] | None = None
+    identity: proc.Identity | None = None
+    started_at: float = 0.0  # Unix seconds
+    started_s: float = 0.0
+    next_s: float = 0.0  # next start or probe
+    deaths_in_a_row: int = 0
+    restarts: int = 0
+    last_reason: str = ""
+    waiting_for: str = ""
+    was_ready: bool = False
+
+
+def restart_delay_s(deaths_in_a_row: int) -> float:
+    """Seconds to wait before the next start; the first death is 1."""
+    return float(min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** (deaths_in_a_row - 1)))
+
+
+@dataclass
+class Supervisor:
+    """Runs programs until `stop_requested`. `changed` is called after each change of a phase."""
+
+    logs: Path
+    changed: Callable[[], None]
+    say: Callable[[str], None]
+    children: list[Child] = field(default_factory=list)
+    stop_requested: bool = False
+    _kill_now: bool = False
+    _is_stopping: bool = False
+    _once: subprocess.Popen[bytes] | None = None
+    _wake: tuple[int, int] = (-1, -1)
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Take over signals and orphans for the time of the block."""
+        proc.become_subreaper()
+        self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        before_fd = signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
+        stopping = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {signum: signal.signal(signum, self._on_stop) for signum in stopping}
+        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before_fd)
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+            for handle in self._wake:
+                os.close(handle)
+
+    def _on_stop(self, signum: int, frame: FrameType | None) -> None:
+        self._kill_now = self.stop_requested  # asked twice: no more waiting
+        self.stop_requested = True
+
+    def start(self, programs: Iterable[Program], timeout_s: float) -> None:
+        """Start programs stage by stage; each stage is ready before the next begins.
+
+        Raises `StartRefused` naming the program that does not come up, and `KeyboardInterrupt` if
+        asked to stop meanwhile.
+        """
+        fresh = [Child(program) for program in programs]
+        self.children.extend(fresh)
+        for stage in sorted({child.program.stage for child in fresh}):
+            members = [child for child in fresh if child.program.stage == stage]
+            for child in members:
+                self._spawn(child)
+            self._await_ready(members, timeout_s)
+
+    def _await_ready(self, members: list[Child], timeout_s: float) -> None:
+        started_s = told_s = time.monotonic()
+        while unready := [child for child in members if child.phase is not Phase.READY]:
+            self._turn()
+            if self.stop_requested:
+                raise KeyboardInterrupt
+            now_s = time.monotonic()
+            for child in unready:
+                if not child.was_ready and child.deaths_in_a_row >= START_ATTEMPTS:
+                    raise StartRefused(f"{child.program.name} does not start: {child.last_reason}")
+            if now_s - started_s > timeout_s:
+                child = unready[0]
+                raise StartRefused(
+                    f"{child.program.name} is not ready after {timeout_s:.0f} s: "
+                    f"{child.waiting_for or child.last_reason}; log: {self.log_of(child)}"
+                )
+            if now_s - told_s > PROGRESS_EVERY_S:
+                told_s = now_s
+                names = ", ".join(f"{c.program.name} ({c.waiting_for})" for c in unready)
+                self.say(f"waiting for {names}")
+
+    def run_once(self, program: Program, timeout_s: float) -> None:
+        """Run a program to its end while the others are watched.
+
+        Raises `StartRefused` if it fails or takes too long.
+        """
+        child = Child(program)
+        process = self._spawn(child)
+        self._once = process
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            while process.poll() is None:
+                self._turn()
+                if self.stop_requested:
+                    raise KeyboardInterrupt
+                if time.monotonic() > deadline_s:
+                    raise StartRefused(f"{program.name} takes longer than {timeout_s:.0f} s")
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            self._once = None
+        if process.returncode != 0:
+            log = self.log_of(child)
+            raise StartRefused(f"{program.name} failed: {last_line(log)}; log: {log}")
+
+    def run(self) -> None:
+        """Watch until asked to stop."""
+        while not self.stop_requested:
+            self._turn()
+
+    def log_of(self, child: Child) -> Path:
+        """Where its output goes."""
+        return self.logs / f"{child.program.name}.log"
+
+    def _spawn(self, child: Child) -> subprocess.Popen[bytes]:
+        program = child.program
+        account = program.account
+        with open_log(self.log_of(child)) as log:
+            try:
+                process = subprocess.Popen(  # noqa: S603 - our own argument lists
+                    program.argv,
+                    cwd=program.directory,
+                    env=dict(program.environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # a Ctrl-C in the terminal reaches only the supervisor
+                    user=account.uid if account else None,
+                    group=account.gid if account else None,
+                    extra_groups=[] if account else None,
+                )
+            except OSError as error:
+                raise StartRefused(f"cannot start {program.name}: {error}") from error
+        child.process = process
+        child.identity = proc.identify(process.pid)
+        child.started_at = time.time()
+        child.started_s = child.next_s = time.monotonic()
+        child.waiting_for = "starting"
+        self._enter(child, Phase.STARTING)
+        return process
+
+    def _enter(self, child: Child, phase: Phase) -> None:
+        child.phase = phase
+        self.changed()
+
+    def _turn(self) -> None:
+        """One round: sleep until something is due, then see to ended, due and unready children."""
+        self._sleep()
+        self._reap()
+        now_s = time.monotonic()
+        for child in self.children:
+            if child.next_s > now_s or self.stop_requested:
+                continue
+            if child.phase is Phase.BACKING_OFF:
+                self._respawn(child, now_s)
+            elif child.phase is Phase.STARTING:
+                self._probe(child)
+        rotate_large(self.logs)
+
+    def _respawn(self, child: Child, now_s: float) -> None:
+        child.restarts += 1
+        try:
+            self._spawn(child)
+        except StartRefused as error:  # no more processes or memory: try again later
+            child.last_reason = error.message
+            child.deaths_in_a_row += 1
+            child.next_s = now_s + restart_delay_s(child.deaths_in_a_row)
+            self.changed()
+
+    def _sleep(self) -> None:
+        due = [
+            child.next_s
+            for child in self.children
+            if child.phase in (Phase.STARTING, Phase.BACKING_OFF)
+        ]
+        idle_s = PROBE_EVERY_S if self._is_stopping or self._once else IDLE_WAIT_S
+        wait_s = min([idle_s, *(at_s - time.monotonic() for at_s in due)])
+        select.select([self._wake[0]], [], [], max(SHORTEST_WAIT_S, wait_s))
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake[0], 512)
+
+    def _reap(self) -> None:
+        """Collect every ended child, ours and adopted."""
+        by_pid = {child.process.pid: child for child in self.children if child.process}
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            child = by_pid.get(ended.si_pid)
+            if child is not None and child.process is not None:
+                child.process.poll()
+                self._died(child, child.process)
+            elif self._once is not None and self._once.pid == ended.si_pid:
+                self._once.poll()
+            else:
+                os.waitpid(ended.si_pid, 0)  # an adopted orphan
+
+    def _died(self, child: Child, process: subprocess.Popen[bytes]) -> None:
+        """Note why, and when it starts again."""
+        child.process = child.identity = None
+        if self._is_stopping:
+            self._enter(child, Phase.STOPPED)
+            return
+        now_s = time.monotonic()
+        if now_s - child.started_s >= STEADY_AFTER_S:
+            child.deaths_in_a_row = 0
+        child.deaths_in_a_row += 1
+        child.last_reason = ended_how(process.returncode)
+        if process.returncode > 0 and (said := last_line(self.log_of(child))):
+            child.last_reason += f": {said}"
+        delay_s = restart_delay_s(child.deaths_in_a_row)
+        child.next_s = now_s + delay_s
+        logger.warning(
+            "%s %s; starts again in %.1f s", child.program.name, child.last_reason, delay_s
+        )
+        self._enter(child, Phase.BACKING_OFF)
+
+    def _probe(self, child: Child) -> None:
+        assert child.process is not None  # noqa: S101 - STARTING implies it
+        child.waiting_for = child.program.probe(child.process.pid)
+        child.next_s = time.monotonic() + PROBE_EVERY_S
+        if not child.waiting_for:
+            child.was_ready = True
+            self._enter(child, Phase.READY)
+
+    def stop(self) -> None:
+        """End everything: programs in reverse order, replicas that workers left, then servers."""
+        self._is_stopping = True
+        stages = sorted({child.program.stage for child in self.children}, reverse=True)
+        for stage in stages:
+            if stage == SERVERS:
+                self._end_orphans()
+            self._end([child for child in self.children if child.program.stage == stage])
+        self._end_orphans()
+
+    def _end(self, members: list[Child]) -> None:
+        for child in members:
+            if child.identity is not None:
+                proc.send(child.identity, child.program.stop_signal)
+            else:
+                self._enter(child, Phase.STOPPED)
+        deadline_s = time.monotonic() + max((c.program.stop_wait_s for c in members), default=0)
+        while running := [child for child in members if child.process is not None]:
+            if self._kill_now or time.monotonic() > deadline_s:
+                for child in running:
+                    logger.warning("%s does not stop: killed", child.program.name)
+                    if child.identity is not None:
+                        proc.send(child.identity, signal.SIGKILL)
+                deadline_s = time.monotonic() + KILL_WAIT_S
+            self._sleep()
+            self._reap()
+
+    def _end_orphans(self) -> None:
+        """End adopted grandchildren. A direct child's pid cannot pass to another process."""
+        ours = {child.process.pid for child in self.children if child.process}
+        orphans = [pid for pid in proc.children_of(os.getpid()) if pid not in ours]
+        found = [identity for pid in orphans if (identity := proc.identify(pid)) is not None]
+        proc.end(found, wait_s=0 if self._kill_now else ORPHAN_WAIT_S)
+
+
+def ended_how(returncode: int) -> str:
+    """A return code in words."""
+    if returncode >= 0:
+        return f"exited with {returncode}"
+    try:
+        return f"killed by {signal.Signals(-returncode).name}"
+    except ValueError:
+        return f"killed by signal {-returncode}"

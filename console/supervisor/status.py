@@ -1,0 +1,231 @@
+"""What runs: the file that the supervisor writes, and the table that `status` makes of it."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from console.supervisor import proc
+from console.supervisor.probes import (
+    HEARTBEAT_FRESH_S,
+    HttpProbe,
+    decode_heartbeat,
+    store_client,
+)
+from console.supervisor.processes import Child, Phase
+from console.supervisor.state import State, read_json, write_json
+from routing.contracts.process import GatewayStatus, decode_gateway_status
+from routing.store import keys
+
+NOT_RUNNING = "not running"
+
+
+@dataclass(slots=True)
+class Board:
+    """Writes `processes.json` and the pid files after each change."""
+
+    state: State
+    header: Mapping[str, Any]
+    phase: str = "starting"
+
+    def write(self, children: Sequence[Child]) -> None:
+        """Describe every child as it is now."""
+        rows = [_row(child) for child in children]
+        write_json(self.state.processes, {**self.header, "phase": self.phase, "processes": rows})
+        for child in children:
+            path = self.state.pids / f"{child.program.name}.pid"
+            if child.identity is None:
+                path.unlink(missing_ok=True)
+            else:
+                path.write_text(f"{child.identity.pid}\n")
+
+    def remove(self) -> None:
+        """Nothing runs any more."""
+        self.state.processes.unlink(missing_ok=True)
+        for path in self.state.pids.glob("*.pid"):
+            path.unlink(missing_ok=True)
+
+
+def _row(child: Child) -> dict[str, Any]:
+    program = child.program
+    probe = program.probe
+    return {
+        "name": program.name,
+        "pid": child.identity.pid if child.identity else None,
+        "ticks": child.identity.ticks if child.identity else None,
+        "port": program.port,
+        "stage": program.stage,
+        "ready_port": probe.port if isinstance(probe, HttpProbe) else None,
+        "phase": child.phase.value,
+        "started_at": child.started_at,
+        "restarts": child.restarts,
+        "last_reason": child.last_reason,
+        "pool_max": int(program.environment.get("HEADRACE_DB_POOL_MAX", 0)) or None,
+        "stop_signal": int(program.stop_signal),
+        "log": f"logs/{program.name}.log",
+    }
+
+
+def identity_of(row: Mapping[str, Any]) -> proc.Identity | None:
+    """The process that a row of the file means, alive or not."""
+    if not row.get("pid") or not row.get("ticks"):
+        return None
+    return proc.Identity(int(row["pid"]), int(row["ticks"]))
+
+
+def collect(state: State, now: float) -> dict[str, Any]:
+    """Everything that `status --json` prints; `is_ready` sums it up.
+
+    Answers also when the supervisor, the store or all of it is gone.
+    """
+    file = read_json(state.processes)
+    environment = read_json(state.environment)
+    supervisor = identity_of(file.get("supervisor", {}))
+    is_supervised = supervisor is not None and supervisor.is_alive
+    store = _from_store(str(environment.get("REDIS_URL", "")), now) if file else _no_store("")
+    beats = {(beat["name"], beat["pid"]) for beat in store["heartbeats"] if beat["is_fresh"]}
+    rows = [_live(row, beats, now) for row in file.get("processes", [])]
+    return {
+        "state": str(state.root),
+        "phase": _phase(file, is_supervised=is_supervised),
+        "is_ready": bool(rows)
+        and file.get("phase") == "ready"
+        and is_supervised
+        and all(row["readiness"] == Phase.READY for row in rows),
+        "supervisor_pid": supervisor.pid if supervisor and is_supervised else None,
+        "console_url": file.get("console_url"),
+        "gateway_url": file.get("gateway_url"),
+        "processes": rows,
+        **store,
+        "limits": file.get("limits", {}),
+    }
+
+
+def _phase(file: Mapping[str, Any], *, is_supervised: bool) -> str:
+    if not file:
+        return NOT_RUNNING
+    return str(file["phase"]) if is_supervised else "supervisor gone: run `up` again, or `down`"
+
+
+def _live(row: Mapping[str, Any], beats: set[tuple[str, int]], now: float) -> dict[str, Any]:
+    """A row with what is true now instead of what the supervisor last wrote."""
+    identity = identity_of(row)
+    readiness = str(row["phase"])
+    if identity is not None and not identity.is_alive:
+        readiness = "dead"
+    elif identity is not None and readiness == Phase.READY:
+        if row["ready_port"]:
+            readiness = HttpProbe("127.0.0.1", row["ready_port"])(identity.pid) or readiness
+        elif row["stage"] > 0 and (row["name"], identity.pid) not in beats:
+            readiness = "silent"
+    return {
+        "name": row["name"],
+        "pid": row["pid"],
+        "port": row["port"],
+        "readiness": readiness,
+        "age_s": round(now - row["started_at"], 1) if identity else None,
+        "restarts": row["restarts"],
+        "last_reason": row["last_reason"],
+        "pool_max": row["pool_max"],
+        "log": row["log"],
+    }
+
+
+def _no_store(error: str) -> dict[str, Any]:
+    return {"store_error": error, "snapshot_number": None, "gateways": [], "heartbeats": []}
+
+
+def _from_store(url: str, now: float) -> dict[str, Any]:
+    """What processes say of themselves; an unreachable store is part of the answer."""
+    if not url:
+        return _no_store("no store is known yet")
+    try:
+        with store_client(url) as client:
+            number = client.get(keys.SNAPSHOT_NUMBER)
+            gateways: Any = client.hgetall(keys.GATEWAYS)
+            processes: Any = client.hgetall(keys.PROCESSES)
+    except redis.RedisError as error:
+        return _no_store(str(error))
+    beats = [beat for raw in processes.values() if (beat := decode_heartbeat(raw)) is not None]
+    return {
+        "store_error": "",
+        "snapshot_number": int(number) if isinstance(number, bytes) else None,
+        "gateways": sorted(
+            (_gateway(decode_gateway_status(raw), now) for raw in gateways.values()),
+            key=lambda row: row["gateway_id"],
+        ),
+        "heartbeats": sorted(
+            (
+                {
+                    "name": beat.name,
+                    "pid": beat.pid,
+                    "age_s": round(now - beat.at_ms / 1000, 1),
+                    "is_fresh": now - beat.at_ms / 1000 <= HEARTBEAT_FRESH_S,
+                    "lag_s": beat.lag_s,
+                    "note": beat.note,
+                }
+                for beat in beats
+                if now - beat.at_ms / 1000 <= 6 * HEARTBEAT_FRESH_S
+            ),
+            key=lambda row: (row["name"], row["pid"]),
+        ),
+    }
+
+
+def _gateway(status: GatewayStatus, now: float) -> dict[str, Any]:
+    return {
+        "gateway_id": status.gateway_id,
+        "pid": status.pid,
+        "snapshot_number": status.snapshot_number,
+        "policy": status.policy,
+        "state": status.state,
+        "store_mode": str(status.store_mode),
+        "in_flight": status.in_flight,
+        "journal_pending": status.journal_pending,
+        "age_s": round(now - status.at_ms / 1000, 1),
+        "is_fresh": now - status.at_ms / 1000 <= HEARTBEAT_FRESH_S,
+    }
+
+
+def table(answer: Mapping[str, Any]) -> list[str]:
+    """The same as lines for a person."""
+    lines = [
+        f"state    {answer['state']}: {answer['phase']}",
+        f"console  {answer['console_url'] or '-'}",
+        f"gateway  {answer['gateway_url'] or '-'}",
+    ]
+    if answer["processes"]:
+        lines += [
+            "",
+            f"{'process':<13}{'pid':>8}{'port':>7}{'age s':>9}{'restarts':>10}  readiness",
+        ]
+    for row in answer["processes"]:
+        reason = f"  (last: {row['last_reason']})" if row["last_reason"] else ""
+        lines.append(
+            f"{row['name']:<13}{row['pid'] or '-':>8}{row['port'] or '-':>7}"
+            f"{'-' if row['age_s'] is None else row['age_s']:>9}{row['restarts']:>10}"
+            f"  {row['readiness']}{reason}"
+        )
+    if answer["store_error"]:
+        lines += ["", f"store: {answer['store_error']}"]
+    if answer["gateways"]:
+        lines += ["", f"published snapshot {answer['snapshot_number']}"]
+    lines += [
+        f"{row['gateway_id']}: snapshot {row['snapshot_number']}, policy {row['policy'] or '-'}, "
+        f"{row['state']}, store {row['store_mode']}, {row['in_flight']} in flight, "
+        f"seen {row['age_s']} s ago"
+        for row in answer["gateways"]
+    ]
+    lines += [
+        f"{row['name']}: {row['lag_s']:.1f} s behind"
+        for row in answer["heartbeats"]
+        if row["lag_s"] is not None and row["is_fresh"]
+    ]
+    return lines
+
+
+def now() -> float:
+    """Unix seconds."""
+    return time.time()

@@ -1,0 +1,203 @@
+"""`up` and `down`: one state, from nothing to ready and back to nothing."""
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from console.supervisor import embedded, plan, ports, proc
+from console.supervisor.processes import SERVERS, Supervisor
+from console.supervisor.servers import EMBEDDED, Servers, servers_of
+from console.supervisor.state import StartRefused, State, read_json, write_json
+from console.supervisor.status import Board, identity_of
+
+logger = logging.getLogger(__name__)
+
+READY_WAIT_S = 90.0  # every process together, on a busy machine
+PREPARE_WAIT_S = 600.0
+DOWN_WAIT_S = 120.0  # gateways drain, then the database writes its checkpoint
+LEFTOVER_WAIT_S = 15.0
+OPERATOR = {"username": "admin", "email": "admin@localhost"}
+ENGINE_MODULE = "capacity.engine"
+
+
+@dataclass(slots=True)
+class Up:
+    """One run of `up`. `say` prints a line; `on_ready` is called once, when everything is ready."""
+
+    state: State
+    options: plan.Options
+    say: Callable[[str], None]
+    on_ready: Callable[[], None]
+
+    def run(self) -> None:
+        """Start everything and watch it until a signal comes.
+
+        Raises `StartRefused` with one line, after stopping what had been started;
+        `KeyboardInterrupt` if asked to stop before it was ready.
+        """
+        started_s = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            is_known = self.state.root.exists()
+            if is_known:  # a running supervisor is the better answer than its taken ports
+                self.state.create()
+                stack.enter_context(self.state.hold())
+                stop_leftovers(self.state)
+            self._require_ports()
+            if not is_known:
+                self.state.create()
+                stack.enter_context(self.state.hold())
+            board = Board(self.state, self._header())
+            supervisor = Supervisor(
+                logs=self.state.logs,
+                changed=lambda: board.write(supervisor.children),
+                say=self.say,
+            )
+            with supervisor.signals():
+                try:
+                    self._start(supervisor)
+                    board.phase = "ready"
+                    board.write(supervisor.children)
+                    self._announce(time.monotonic() - started_s)
+                    self.on_ready()
+                    supervisor.run()
+                    self.say("stopping ...")
+                finally:
+                    board.phase = "stopping"
+                    supervisor.stop()
+                    board.remove()
+            self.say("stopped")
+
+    def _require_ports(self) -> None:
+        options = self.options
+        if options.console_port == options.gateway_port:
+            raise StartRefused(
+                f"console and gateway cannot share port {options.console_port}: "
+                "choose another with --console-port or --gateway-port"
+            )
+        ports.require_free(options.console_port, "--console-port")
+        ports.require_free(options.gateway_port, "--gateway-port")
+
+    def _start(self, supervisor: Supervisor) -> None:
+        servers = servers_of(self.state)
+        supervisor.start(servers.programs, embedded.RECOVERY_WAIT_S)
+        servers.finish()
+        pools = plan.pools_within(servers.max_connections(), is_demo=self.options.is_demo)
+        settings = self._settings(servers)
+        environment = {**os.environ, **settings, "PYTHONUNBUFFERED": "1"}
+        self._prepare(supervisor, servers, environment)
+        supervisor.start(plan.programs(self.options, environment, pools), READY_WAIT_S)
+
+    def _settings(self, servers: Servers) -> dict[str, str]:
+        """Settings of every process. Secrets are drawn once and kept with the state."""
+        kept = read_json(self.state.environment)
+        secret_names = ("HEADRACE_SECRET_KEY", "HEADRACE_KEY_PEPPER")
+        settings = {
+            name: os.environ.get(name) or kept.get(name) or secrets.token_urlsafe(48)
+            for name in secret_names
+        }
+        settings |= servers.environment
+        settings["HEADRACE_CONSOLE_PORT"] = str(self.options.console_port)
+        settings["HEADRACE_GATEWAY_URL"] = self._gateway_url
+        write_json(self.state.environment, settings)
+        return {**settings, "HEADRACE_STATE": str(self.state.root)}
+
+    def _prepare(
+        self, supervisor: Supervisor, servers: Servers, environment: dict[str, str]
+    ) -> None:
+        database = EMBEDDED if servers.embedded_database else servers.database_url
+        key = plan.prepared_key(database, is_demo=self.options.is_demo)
+        credentials = read_json(self.state.credentials)
+        is_first = "operator" not in credentials
+        credentials.setdefault("operator", {**OPERATOR, "password": secrets.token_urlsafe(15)})
+        credentials |= {"console_url": self._console_url, "gateway_url": self._gateway_url}
+        write_json(self.state.credentials, credentials)
+        if read_json(self.state.prepared).get("key") == key:
+            return
+        self.say("preparing the database ...")
+        program = plan.prepare_program(environment, is_demo=self.options.is_demo)
+        supervisor.run_once(program, PREPARE_WAIT_S)
+        write_json(self.state.prepared, {"key": key})
+        if is_first:
+            operator = credentials["operator"]
+            self.say(f"operator {operator['username']}, password {operator['password']}")
+
+    @property
+    def _console_url(self) -> str:
+        return f"http://{ports.LOOPBACK}:{self.options.console_port}"
+
+    @property
+    def _gateway_url(self) -> str:
+        return f"http://{ports.LOOPBACK}:{self.options.gateway_port}"
+
+    def _header(self) -> dict[str, object]:
+        me = proc.identify(os.getpid())
+        return {
+            "supervisor": {"pid": os.getpid(), "ticks": me.ticks if me else None},
+            "console_url": self._console_url,
+            "gateway_url": self._gateway_url,
+            "is_demo": self.options.is_demo,
+        }
+
+    def _announce(self, took_s: float) -> None:
+        self.say(f"ready in {took_s:.1f} s")
+        self.say(f"console  {self._console_url}/")
+        self.say(f"gateway  {self._gateway_url}/v1")
+        self.say(f"credentials: manage.py credentials (file {self.state.credentials})")
+
+
+def down(state: State, say: Callable[[str], None]) -> None:
+    """Stop what runs on a state and wait until all of it is gone.
+
+    Raises `StartRefused` if nothing runs, or if something does not end in time.
+    """
+    pid = state.holder_pid()
+    supervisor = identity_of(read_json(state.processes).get("supervisor", {}))
+    if pid is not None:
+        # Between the lock and its first report the file may still name a predecessor.
+        holder = supervisor if supervisor and supervisor.pid == pid else proc.identify(pid)
+        if holder is not None:
+            proc.send(holder, signal.SIGTERM)
+            if proc.wait_gone([holder], DOWN_WAIT_S):
+                raise StartRefused(f"pid {pid} did not stop within {DOWN_WAIT_S:.0f} s")
+        say("stopped")
+        return
+    if not state.processes.exists():
+        raise StartRefused(f"nothing runs on {state.root}")
+    with state.hold():
+        stop_leftovers(state)
+    say("stopped what a killed supervisor had left")
+
+
+def stop_leftovers(state: State) -> None:
+    """End what a killed supervisor left running: services, then replicas, then the servers."""
+    rows = read_json(state.processes).get("processes", [])
+    for is_server in (False, True):
+        for row in rows:
+            identity = identity_of(row)
+            if identity is not None and (row["stage"] == SERVERS) is is_server:
+                proc.end([identity], signum=int(row["stop_signal"]), wait_s=LEFTOVER_WAIT_S)
+        if not is_server:
+            proc.end(_replicas(state), wait_s=LEFTOVER_WAIT_S)
+    state.processes.unlink(missing_ok=True)
+
+
+def _replicas(state: State) -> list[proc.Identity]:
+    """Simulated replicas named in the state that still are engines of ours."""
+    found = []
+    for path in state.replicas.glob("*.json"):
+        try:
+            record = json.loads(path.read_text())
+            pid = int(record["pid"])
+        except (OSError, ValueError, KeyError, TypeError):
+            logger.warning("%s names no process", path)
+            continue
+        identity = proc.identify(pid)
+        if identity is not None and ENGINE_MODULE in proc.command_line(pid):
+            found.append(identity)
+    return found
