@@ -8,21 +8,21 @@ another process than the one whose `run_id` it carries opens an epoch that nobod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Self
 
 import msgspec
-from redis.connection import Connection, ConnectionPool
+from redis.connection import ConnectionInterface, ConnectionPool
 from redis.exceptions import RedisError, ResponseError
 
 from routing.store import keys
+from routing.store.scripts import COUNTERS, LEASE, Script
 
 CONNECT_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 5.0  # a store that takes longer is away: every caller can start again
 PIPELINE_COMMANDS = 256  # commands in one write: bounds the bytes that wait in either socket
 FILL_ROWS = 500  # counters in one `fill`: bounds how long a script holds the server (about 1 ms)
-LEASE_MS = 15_000
-SCRIPT_DIR = Path(__file__).parent / "scripts"
+LEASE_MS = 15_000  # as gateways take them
+REGISTER_WITHIN_MS = 60_000  # a late registration harms nobody: it only counts what is held
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -75,7 +75,7 @@ class StreamEntry:
 class StoreSession:
     """One connection to one server process. Any failure raises `StoreLost` and ends the session."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ConnectionInterface) -> None:
         self._connection = connection
         self._is_lost = False
         self._counters = self._lease = ""
@@ -97,18 +97,21 @@ class StoreSession:
 
     def _start(self) -> None:
         try:
-            self._connection.connect()
+            self._connection.connect()  # type: ignore[no-untyped-call]
         except (RedisError, OSError) as error:
             self.close()
             raise StoreLost(f"the store cannot be reached: {error}") from error
-        self._counters = _text(self.call("SCRIPT", "LOAD", _source("counters")))
-        self._lease = _text(self.call("SCRIPT", "LOAD", _source("lease")))
+        self._counters = self._load(COUNTERS)
+        self._lease = self._load(LEASE)
         self.run_id = _run_id(_bytes(self.call("INFO", "server")))
+
+    def _load(self, script: Script) -> str:
+        return _text(self.call("SCRIPT", "LOAD", script.source))
 
     def close(self) -> None:
         """End the session."""
         self._is_lost = True
-        self._connection.disconnect()
+        self._connection.disconnect()  # type: ignore[no-untyped-call]
 
     # -- transport ------------------------------------------------------------------------------
 
@@ -127,8 +130,8 @@ class StoreSession:
         if self._is_lost:
             raise StoreLost("the session has ended")
         try:
-            packed = self._connection.pack_commands(commands)
-            self._connection.send_packed_command(packed, check_health=False)
+            packed = self._connection.pack_commands(commands)  # type: ignore[no-untyped-call]
+            self._connection.send_packed_command(packed, False)  # type: ignore[no-untyped-call]
             return [self._connection.read_response() for _ in commands]
         except ResponseError as error:
             # Answers behind the error are unread, so the connection cannot be used any more.
@@ -237,7 +240,7 @@ class StoreSession:
             if output is None:
                 continue
             items = [[name, int(_bytes(output)), 0]]
-            tag, late = keys.bucket_tag(bucket), now_ms + 60_000
+            tag, late = keys.bucket_tag(bucket), now_ms + REGISTER_WITHIN_MS
             argument = _pack([tag, self.run_id, late, LEASE_MS, "ledger", items])
             commands.append(("EVALSHA", self._lease, 1, keys.bucket_meta(bucket), argument))
         self.batch(commands)
@@ -247,10 +250,6 @@ class StoreSession:
         """The store's clock, Unix milliseconds."""
         seconds, micros = _list(self.call("TIME"))
         return int(_bytes(seconds)) * 1000 + int(_bytes(micros)) // 1000
-
-
-def _source(name: str) -> str:
-    return (SCRIPT_DIR / f"{name}.lua").read_text(encoding="utf-8")
 
 
 def _run_id(info: bytes) -> str:
