@@ -61,7 +61,7 @@ class Hold:
     `legs` are the counter legs as the store's scripts know them (msgpack bytes), `epoch` the store
     epoch of its last registration (0: admitted degraded). `out_so_far` is kept current by the relay
     and travels with each heartbeat. `remaining` maps (scope, dimension, window value) to what is
-    left of a limit, for rate headers.
+    left of a limit, for rate headers. `has_gauge_limit`: others may wait for its concurrency.
     """
 
     request_id: str
@@ -75,4 +75,5 @@ class Hold:
     amounts: Amounts
     out_so_far: int = 0
     is_ended: bool = False
+    has_gauge_limit: bool = False
     remaining: dict[tuple[LimitScope, Dimension, str], int] = field(default_factory=dict)

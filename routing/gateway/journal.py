@@ -1,0 +1,373 @@
+"""The gateway's second memory: an append-only usage journal on its own disk.
+
+Records are queued in the event loop and written by a thread, in batches; a second thread runs
+`fdatasync`, so that a slow disk delays no write. `append` never blocks and never raises for a bad
+disk: it gives a sequence number, `written` tells how far `write()` has returned. A full or hung
+disk shows as `is_behind`. A file is removed, oldest first, when every id in it is acknowledged.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+from routing.gateway.journal_file import (
+    END,
+    OPEN,
+    PROGRESS,
+    Unfinished,
+    file_head,
+    frame,
+    gather,
+    read_file,
+)
+
+log = logging.getLogger(__name__)
+
+SUFFIX: Final = ".hrj"
+FILE_MAX_BYTES: Final = 16 * 1024 * 1024
+FILE_MAX_S: Final = 60.0
+SYNC_EVERY_S: Final = 0.2  # what a power loss may take
+SYNC_EVERY_BYTES: Final = 256 * 1024
+BEHIND_AFTER_S: Final = 0.05  # an open record may delay its request by this, not longer
+MAX_UNWRITTEN_BYTES: Final = 8 * 1024 * 1024  # queue for a hung disk: about 10,000 requests
+RETRY_S: Final = 0.2  # between tries on a full disk
+LOCK_WAIT_S: Final = 10.0  # a starting sibling holds our directory for milliseconds
+JOIN_S: Final = 2.0  # a hung disk must not keep the process from ending
+
+
+class JournalLockedError(Exception):
+    """Another living process owns the directory: two gateways share one id."""
+
+
+class Journal:
+    """One gateway's journal.
+
+    `directory` is owned through `flock` on it until `close`. Sequence: construct inside the loop,
+    `open()` (blocking; returns what earlier runs left), then `append`. `on_written` runs in the
+    loop after each batch.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        gateway_id: str,
+        incarnation: str,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Touch nothing yet; see `open`."""
+        self._directory = directory
+        self._gateway_id = gateway_id
+        self._incarnation = incarnation
+        self._monotonic_s = monotonic_s
+        self._loop = asyncio.get_running_loop()
+        self._batch: list[bytes] = []
+        self._batch_bytes = 0
+        self._handed: deque[tuple[int, int, float]] = deque()  # last sequence, bytes, since
+        self._queue: SimpleQueue[tuple[int, int, bytes] | None] = SimpleQueue()
+        self._stop = threading.Event()
+        self._dirty = threading.Event()
+        self._fd_lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._unsynced_bytes = 0
+        self._lock_fd = -1
+        self._fd = -1
+        self._fd_number = 0
+        self._number = 0
+        self._file_bytes = 0
+        self._file_since_s = 0.0
+        self._files: deque[int] = deque()
+        self._unacked: Counter[int] = Counter()
+        self._unwritten_bytes = 0
+        self._appended = 0
+        self.written = 0
+        self.dropped = 0
+        self.is_damaged = False
+        self.on_written: Callable[[], None] | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """True while a record has waited longer than a request may wait for it."""
+        if self.dropped and self._handed:
+            return True
+        return bool(self._handed) and self._monotonic_s() - self._handed[0][2] > BEHIND_AFTER_S
+
+    # -- start
+
+    def open(self, *, lock_wait_s: float = LOCK_WAIT_S) -> list[Unfinished]:
+        """Lock, read what earlier runs left here or in unowned siblings, start writing.
+
+        Blocks for file reads. Raises `JournalLockedError` when the directory stays owned, `OSError`
+        when it cannot be made or written.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock_fd = self._own(lock_wait_s)
+        found: dict[str, Unfinished] = {}
+        numbers = _numbers(self._directory)
+        for number in numbers:
+            self._read(number, found, is_last=number == numbers[-1])
+        self._files.extend(numbers)
+        self._number = (numbers[-1] if numbers else 0) + 1
+        self._fd = self._create(self._number)
+        self._fd_number = self._number
+        self._files.append(self._number)
+        self._file_since_s = self._monotonic_s()
+        self._adopt_siblings(found)
+        for item in found.values():
+            self._unacked[item.file_number] += 1
+        self._remove_acked()
+        for target in (self._write_loop, self._sync_loop):
+            thread = threading.Thread(target=target, name=f"journal-{target.__name__}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        return list(found.values())
+
+    def _own(self, wait_s: float) -> int:
+        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+        give_up_s = self._monotonic_s() + wait_s
+        while not _try_lock(fd):
+            if self._monotonic_s() >= give_up_s:
+                os.close(fd)
+                raise JournalLockedError(f"{self._directory} is owned by another gateway")
+            self._stop.wait(0.05)
+        return fd
+
+    def _read(self, number: int, found: dict[str, Unfinished], *, is_last: bool) -> None:
+        path = self._path(number)
+        contents = read_file(path.read_bytes())
+        if contents.is_cut and is_last:
+            with path.open("r+b") as file:  # the write that a crash tore: nobody was told of it
+                file.truncate(contents.good_bytes)
+        elif contents.is_cut:
+            self.is_damaged = True
+            log.error("journal_damaged: %s is readable for %d bytes", path, contents.good_bytes)
+        gather(contents.records, number, found)
+
+    def _adopt_siblings(self, found: dict[str, Unfinished]) -> None:
+        """Take over what gateways that no longer run have left: into our file, then theirs go."""
+        for sibling in sorted(self._directory.parent.iterdir()):
+            if sibling == self._directory or not sibling.is_dir():
+                continue
+            fd = os.open(sibling, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                if _try_lock(fd):
+                    self._adopt(sibling, found)
+            finally:
+                os.close(fd)
+
+    def _adopt(self, sibling: Path, found: dict[str, Unfinished]) -> None:
+        theirs: dict[str, Unfinished] = {}
+        numbers = _numbers(sibling)
+        for number in numbers:
+            contents = read_file((sibling / f"{number}{SUFFIX}").read_bytes())
+            if contents.is_cut and number != numbers[-1]:
+                self.is_damaged = True
+                log.error("journal_damaged: %s file %d", sibling, number)
+            gather(contents.records, self._number, theirs)
+        if not numbers:
+            return
+        _write_all(self._fd, b"".join(_records_of(item) for item in theirs.values()))
+        os.fdatasync(self._fd)
+        for item in theirs.values():
+            item.file_number = self._number
+            found.setdefault(item.request_id, item)
+        for number in numbers:
+            (sibling / f"{number}{SUFFIX}").unlink()
+        log.info("adopted %d unfinished requests of %s", len(theirs), sibling.name)
+
+    # -- appending (event loop)
+
+    def append(self, kind: int, body: tuple[object, ...]) -> int | None:
+        """Queue one record; its sequence number, or None when the queue for a bad disk is full."""
+        raw = frame(kind, body)
+        if self._unwritten_bytes + len(raw) > MAX_UNWRITTEN_BYTES:
+            self.dropped += 1
+            return None
+        if not self._batch:
+            self._loop.call_soon(self._hand_over)
+        self._batch.append(raw)
+        self._batch_bytes += len(raw)
+        self._unwritten_bytes += len(raw)
+        self._appended += 1
+        return self._appended
+
+    def claim(self) -> int:
+        """The file of the record just appended will be kept until it is released."""
+        self._unacked[self._number] += 1
+        return self._number
+
+    def release(self, number: int) -> None:
+        """One id that claimed file `number` is acknowledged."""
+        self._unacked[number] -= 1
+        if self._unacked[number] <= 0 and number == self._files[0]:
+            self._remove_acked()
+
+    def _hand_over(self) -> None:
+        """Give the turn's records to the writer; the next turn's may go to a new file."""
+        raw, size, now_s = b"".join(self._batch), self._batch_bytes, self._monotonic_s()
+        self._batch, self._batch_bytes = [], 0
+        self._handed.append((self._appended, size, now_s))
+        self._queue.put((self._appended, self._number, raw))
+        self._file_bytes += size
+        if self._file_bytes >= FILE_MAX_BYTES or now_s - self._file_since_s >= FILE_MAX_S:
+            self._number += 1
+            self._files.append(self._number)
+            self._file_bytes = 0
+            self._file_since_s = now_s
+
+    def _wrote(self, sequence: int) -> None:
+        self.written = sequence
+        while self._handed and self._handed[0][0] <= sequence:
+            self._unwritten_bytes -= self._handed.popleft()[1]
+        if self.on_written is not None:
+            self.on_written()
+
+    def _remove_acked(self) -> None:
+        while self._files[0] != self._number and self._unacked[self._files[0]] <= 0:
+            number = self._files.popleft()
+            del self._unacked[number]
+            try:
+                self._path(number).unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("cannot remove journal file %d: %s", number, error)
+
+    # -- writing, in threads of its own
+
+    def _write_loop(self) -> None:
+        while (batch := self._queue.get()) is not None:
+            sequence, number, raw = batch
+            if number != self._fd_number and not self._patiently(partial(self._turn_to, number)):
+                return
+            if not self._patiently(partial(_Progress(raw).write, self._fd)):
+                return
+            self._unsynced_bytes += len(raw)
+            if self._unsynced_bytes >= SYNC_EVERY_BYTES:
+                self._dirty.set()
+            try:
+                self._loop.call_soon_threadsafe(self._wrote, sequence)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits any more
+
+    def _patiently(self, attempt: Callable[[], None]) -> bool:
+        """Try until the disk takes it; False when the journal closes first."""
+        is_told = False
+        while True:
+            try:
+                attempt()
+            except OSError as error:
+                if not is_told:
+                    log.warning("journal cannot be written: %s", error)
+                    is_told = True
+                if self._stop.wait(RETRY_S):
+                    return False
+            else:
+                return True
+
+    def _turn_to(self, number: int) -> None:
+        fresh = self._create(number)
+        os.fdatasync(self._fd)
+        with self._fd_lock:
+            old, self._fd, self._fd_number = self._fd, fresh, number
+            os.close(old)
+
+    def _sync_loop(self) -> None:
+        while not self._stop.is_set():
+            self._dirty.wait(SYNC_EVERY_S)
+            self._dirty.clear()
+            if self._unsynced_bytes == 0:
+                continue
+            self._unsynced_bytes = 0
+            with self._fd_lock:  # the writer may be turning to a new file
+                fd = os.dup(self._fd)
+            try:
+                os.fdatasync(fd)
+            except OSError as error:
+                log.warning("journal cannot be synced: %s", error)
+            finally:
+                os.close(fd)
+
+    def close(self) -> None:
+        """Write what is queued, sync, give the directory up; a hung disk delays it by `JOIN_S`."""
+        if self._batch:
+            self._hand_over()
+        self._queue.put(None)
+        if self._threads:
+            self._threads[0].join(JOIN_S)
+        self._stop.set()
+        self._dirty.set()
+        for thread in self._threads:
+            thread.join(JOIN_S)
+        if any(thread.is_alive() for thread in self._threads):
+            log.error("journal closed with a hung disk")
+            return  # its descriptors stay with the threads that still use them
+        if self._fd >= 0:
+            os.fdatasync(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+        if sum(self._unacked.values()) == 0:
+            for number in self._files:
+                self._path(number).unlink(missing_ok=True)
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"{number}{SUFFIX}"
+
+    def _create(self, number: int) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        fd = os.open(self._path(number), flags, 0o600)
+        try:
+            _write_all(fd, file_head(self._gateway_id, self._incarnation, number))
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+
+class _Progress:
+    """A batch on its way to the file; a second try goes on where a short write stopped."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._rest = memoryview(raw)
+
+    def write(self, fd: int) -> None:
+        while self._rest:
+            self._rest = self._rest[os.write(fd, self._rest) :]
+
+
+def _write_all(fd: int, raw: bytes) -> None:
+    _Progress(raw).write(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _numbers(directory: Path) -> list[int]:
+    return sorted(int(p.stem) for p in directory.glob(f"*{SUFFIX}") if p.stem.isdigit())
+
+
+def _records_of(item: Unfinished) -> bytes:
+    """An id's records again, as few as say the same."""
+    rows = b""
+    if item.bucket is not None:
+        rows += frame(OPEN, (item.request_id, item.bucket, item.res_epoch, item.info, item.legs))
+    if item.out_so_far:
+        rows += frame(PROGRESS, (item.request_id, item.out_so_far))
+    if item.kind:
+        rows += frame(END, (item.request_id, item.kind, item.charge, item.event, item.legs))
+    return rows

@@ -1,0 +1,396 @@
+"""One store round trip that holds a request's amounts on all its limits, or on none."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from routing.contracts.enums import Dimension, LimitScope, StoreMode, WorkClass
+from routing.contracts.snapshot import KeyEntry, OutagePolicy, Price, TenantEntry
+from routing.decision.admit import Denial, refusal
+from routing.decision.limits import AMOUNT_ORDER, Edges, Group, amounts_in_order, groups_for
+from routing.decision.shares import Need, Shares, outage_mode
+from routing.decision.types import Amounts, Hold, Reason, Refusal
+from routing.gateway.account import Accountant
+from routing.gateway.buckets import UNKNOWN_EPOCH, Bucket
+from routing.store.client import NOT_SENT
+from routing.store.clock import StoreClock
+from routing.store.reservations import (
+    EPOCH,
+    LEFT,
+    LEGS,
+    NO_DIMENSION,
+    NO_GROUP,
+    NO_HELD,
+    NO_USED,
+    NO_WAIT_MS,
+    NOT_AFTER_MS,
+    NOW_MS,
+    RESERVE_POS,
+    VERDICT,
+    Reservations,
+    as_text,
+    encode_groups,
+    encode_legs,
+    group_edges,
+    suffix_of,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_SENDS: Final = 3  # once, then after EPOCH, WINDOW or LATE: replies that wrote nothing
+MAX_TEMPLATES: Final = 50_000  # tenant x key x model x class in use: about 100 MB
+EDGE_SLACK_MS: Final = 500  # our estimate of the store's clock may run ahead of an edge by this
+AWAY_RETRY_S: Final = 1.0
+
+Done = Callable[[Hold | Refusal], None]
+
+
+@dataclass(slots=True)
+class Ask:
+    """What a request asks to hold.
+
+    `info` is its encoded `HoldInfo` (`routing.contracts.usage`). `concurrency_wait_s`: expected
+    time until a running request of its tenant ends, for an honest Retry-After; None when unknown.
+    """
+
+    request_id: str
+    tenant: TenantEntry
+    key: KeyEntry
+    model: str
+    work_class: WorkClass
+    amounts: Amounts
+    price: Price
+    outage: OutagePolicy
+    info: bytes
+    concurrency_wait_s: float | None = None
+
+
+class _Template:
+    """What stays the same for all requests of one tenant, key, model and class."""
+
+    __slots__ = (
+        "edges",
+        "groups",
+        "has_gauge_limit",
+        "key",
+        "left",
+        "left_edges",
+        "limited",
+        "raw",
+        "renew_at_ms",
+        "tenant",
+    )
+
+    def __init__(self, tenant: TenantEntry, key: KeyEntry, model: str, work_class: str) -> None:
+        self.tenant = tenant
+        self.key = key
+        self.groups = groups_for(tenant, key, model, work_class)
+        dims = [(group, dim, limit) for group in self.groups for dim, limit in group.dims]
+        self.limited = [
+            (place, (group.scope, dim, group.window.value))
+            for place, (group, dim, limit) in enumerate(dims)
+            if limit >= 0
+        ]
+        self.has_gauge_limit = any(group.is_gauge and limit >= 0 for group, _, limit in dims)
+        self.renew_at_ms = 0
+        self.edges: tuple[Edges, ...] = ()
+        self.raw = msgspec.Raw(b"")
+        self.left: list[int] | None = None  # of each dimension, as last seen
+        self.left_edges: tuple[Edges, ...] = ()
+
+    def at(self, now_ms: int) -> msgspec.Raw:
+        """Groups for the wire. They name two windows, so the store's clock chooses."""
+        if now_ms >= self.renew_at_ms:
+            self.renew(now_ms)
+        return self.raw
+
+    def renew(self, now_ms: int) -> None:
+        self.edges = group_edges(self.groups, self.tenant.timezone, now_ms)
+        self.raw = encode_groups(self.tenant.id, self.groups, self.edges)
+        self.renew_at_ms = min((end for _, end, _ in self.edges if end), default=0) + EDGE_SLACK_MS
+
+    def needs(self, amounts: tuple[int, ...]) -> list[Need]:
+        """Its limited counters in the present windows, with what was left when last seen."""
+        seen = self.left if self.left_edges == self.edges else None
+        needs: list[Need] = []
+        place = 0
+        for group, (start, _, _) in zip(self.groups, self.edges, strict=True):
+            suffix = suffix_of(self.tenant.id, group, start)
+            for dim, limit in group.dims:
+                if limit >= 0:
+                    left = limit if seen is None else seen[place]
+                    amount = amounts[AMOUNT_ORDER.index(dim)]
+                    needs.append(Need((suffix, dim.value), amount, left))
+                place += 1
+        return needs
+
+
+class Reserver:
+    """Admits requests against the store, or from this gateway's share while it is away.
+
+    Construct in the loop: `Reserver(reservations, accountant, clock)` with the same `Reservations`
+    and store clock as the accountant. `gateways` (how many processes share the limits) is kept
+    current by the caller.
+    """
+
+    def __init__(
+        self, reservations: Reservations, accountant: Accountant, clock: StoreClock
+    ) -> None:
+        """Send nothing yet."""
+        self.reservations = reservations
+        self.accountant = accountant
+        self.clock = clock
+        self.loop = asyncio.get_running_loop()
+        self.gateways = 1
+        self._templates: dict[tuple[str, str, str, str], _Template] = {}
+        self._away_since_s: float | None = None
+        reservations.store.on_lost.append(self._lost)
+        reservations.store.on_connect.append(self._found)
+
+    def reserve(self, ask: Ask, done: Done) -> None:
+        """Hold or refuse; `done` runs in the loop, at once or later, exactly once.
+
+        With a `Hold` its open record is written (or, the hold being in the store, the disk is
+        behind): forward. The hold must then be given to `Accountant.end` or `.void`.
+        """
+        self.accountant.flush()
+        bucket = self.accountant.book.buckets[ask.tenant.bucket]
+        attempt = _Attempt(self, ask, self._template(ask), bucket, done)
+        if self.accountant.is_full:
+            attempt.away()
+        else:
+            attempt.send()
+
+    def mode(self, outage: OutagePolicy) -> StoreMode:
+        """How requests are admitted now, for status pages: by the worst bucket in use."""
+        since_s = self._away_since_s
+        for number in self.accountant.book.active:
+            bucket_s = self.accountant.book.buckets[number].away_since_s
+            if bucket_s is not None:
+                since_s = bucket_s if since_s is None else min(since_s, bucket_s)
+        if since_s is None:
+            return StoreMode.SHARED
+        away_s = self.loop.time() - since_s
+        return outage_mode(policy=outage.store_away, away_s=away_s, max_s=outage.max_s)
+
+    def away_s(self, bucket: Bucket) -> float:
+        """How long this bucket has not been served by the store; begins to count now."""
+        now_s = self.loop.time()
+        if bucket.away_since_s is None:
+            bucket.away_since_s = now_s if self._away_since_s is None else self._away_since_s
+        return now_s - bucket.away_since_s
+
+    def _template(self, ask: Ask) -> _Template:
+        name = (ask.tenant.id, ask.key.id, ask.model, ask.work_class)
+        template = self._templates.get(name)
+        if template is None or template.tenant is not ask.tenant or template.key is not ask.key:
+            if len(self._templates) >= MAX_TEMPLATES:
+                self._templates.clear()
+            fresh = _Template(ask.tenant, ask.key, ask.model, ask.work_class)
+            if template is not None and template.groups == fresh.groups:
+                fresh.left, fresh.left_edges = template.left, template.left_edges
+            template = self._templates[name] = fresh
+        return template
+
+    def _lost(self) -> None:
+        if self._away_since_s is None:
+            self._away_since_s = self.loop.time()
+
+    def _found(self) -> None:
+        self._away_since_s = None
+        for bucket in self.accountant.book.buckets:
+            if not bucket.items:  # else it counts as away until its reservations are known again
+                bucket.away_since_s = None
+                bucket.shares = None
+
+
+class _Attempt:
+    """One call of `Reserver.reserve`, until it is answered."""
+
+    __slots__ = ("ask", "bucket", "done", "hold", "not_after_ms", "reserver", "sends", "template")
+
+    def __init__(
+        self, reserver: Reserver, ask: Ask, template: _Template, bucket: Bucket, done: Done
+    ) -> None:
+        self.reserver = reserver
+        self.ask = ask
+        self.template = template
+        self.bucket = bucket
+        self.done = done
+        self.sends = 0
+        self.not_after_ms = 0
+        self.hold: Hold | None = None
+
+    def send(self) -> None:
+        reserver, ask = self.reserver, self.ask
+        now_ms = reserver.clock.now_ms()
+        self.sends += 1
+        self.not_after_ms = now_ms + NOT_AFTER_MS
+        reserver.reservations.reserve(
+            bucket=self.bucket.number,
+            request_id=ask.request_id,
+            epoch=self.bucket.epoch,
+            not_after_ms=self.not_after_ms,
+            info=as_text(ask.info),
+            amounts=amounts_in_order(ask.amounts),
+            groups=self.template.at(now_ms),
+            done=self.answered,
+        )
+
+    def answered(self, reply: object) -> None:
+        if not isinstance(reply, list):
+            if reply is NOT_SENT:
+                self.away()
+            else:
+                self.unsure(reply)
+            return
+        reserver, bucket = self.reserver, self.bucket
+        reserver.clock.observe(reply[NOW_MS])
+        verdict = reply[VERDICT]
+        if verdict == b"OK":
+            self.held(reply)
+        elif verdict == b"NO":
+            reserver.accountant.book.served(bucket)
+            self.done(self._refusal(reply))
+        elif verdict == b"REBUILD":
+            reserver.accountant.book.closed(bucket)
+            self.away()
+        elif verdict == b"EPOCH":
+            reserver.accountant.book.observe(bucket, reply[EPOCH], None)
+            bucket.is_open = True
+            reserver.accountant.leases.register_soon(bucket)
+            self._again()
+        elif verdict == b"WINDOW":
+            self.template.renew(reply[NOW_MS])
+            self._again()
+        elif verdict == b"LATE":
+            self._again()
+        elif verdict == b"FULL":
+            self.away()
+        else:
+            self.unsure(reply)
+
+    def _again(self) -> None:
+        if self.sends < MAX_SENDS:
+            self.send()
+        else:
+            self.away()
+
+    def held(self, reply: list[Any]) -> None:
+        template, bucket, book = self.template, self.bucket, self.reserver.accountant.book
+        book.observe(bucket, reply[EPOCH], reply[RESERVE_POS])
+        book.served(bucket)
+        left: list[int] = reply[LEFT]
+        template.left, template.left_edges = left, template.edges
+        remaining = {name: left[place] for place, name in template.limited}
+        self._open(reply[LEGS], reply[EPOCH], StoreMode.SHARED, reply[NOW_MS], remaining)
+
+    def _open(
+        self,
+        legs: bytes,
+        epoch: int,
+        mode: StoreMode,
+        now_ms: int,
+        remaining: dict[tuple[LimitScope, Dimension, str], int],
+    ) -> None:
+        ask, accountant = self.ask, self.reserver.accountant
+        self.hold = Hold(
+            request_id=ask.request_id,
+            tenant_id=ask.tenant.id,
+            bucket=self.bucket.number,
+            epoch=epoch,
+            legs=legs,
+            mode=mode,
+            reserved_at_ms=now_ms,
+            work_class=ask.work_class,
+            amounts=ask.amounts,
+            has_gauge_limit=self.template.has_gauge_limit,
+            remaining=remaining,
+        )
+        accountant.gate.wait(accountant.adopt(self.hold, ask.info), self._opened)
+
+    def _opened(self, is_written: bool) -> None:
+        hold = self.hold
+        if hold is None:
+            return
+        if is_written or hold.mode is StoreMode.SHARED:
+            self.done(hold)
+        else:
+            self._void_and_refuse("The usage journal cannot be written; retry shortly.")
+
+    def unsure(self, reply: object) -> None:
+        """It may have been held: serve it under the same id, or end it as void before refusing."""
+        log.warning("reserve of %s is unsure: %s", self.ask.request_id, reply)
+        self.reserver.accountant.book.unsure_until(self.not_after_ms)
+        if not self._admit_from_share():
+            self._forget()
+
+    def away(self) -> None:
+        """Nothing was held: serve it from our share, or refuse."""
+        if not self._admit_from_share():
+            self.done(_no_capacity("The shared limits cannot be reached; retry shortly."))
+
+    def _admit_from_share(self) -> bool:
+        ask, reserver, template = self.ask, self.reserver, self.template
+        away_s = reserver.away_s(self.bucket)
+        outage = ask.outage
+        mode = outage_mode(policy=outage.store_away, away_s=away_s, max_s=outage.max_s)
+        if mode is not StoreMode.DEGRADED:
+            return False
+        if self.bucket.shares is None:
+            self.bucket.shares = Shares(ratio=outage.share_ratio, gateways=reserver.gateways)
+        now_ms = reserver.clock.now_ms()
+        template.at(now_ms)
+        amounts = amounts_in_order(ask.amounts)
+        if not self.bucket.shares.take(template.needs(amounts)):
+            return False
+        legs = encode_legs(ask.tenant.id, template.groups, template.edges, amounts)
+        self._open(legs, UNKNOWN_EPOCH, StoreMode.DEGRADED, now_ms, {})
+        return True
+
+    def _forget(self) -> None:
+        """Make the reservation that may exist a void one."""
+        ask, reserver, template = self.ask, self.reserver, self.template
+        now_ms = reserver.clock.now_ms()
+        template.at(now_ms)
+        amounts = amounts_in_order(ask.amounts)
+        self.hold = Hold(
+            request_id=ask.request_id,
+            tenant_id=ask.tenant.id,
+            bucket=self.bucket.number,
+            epoch=UNKNOWN_EPOCH,
+            legs=encode_legs(ask.tenant.id, template.groups, template.edges, amounts),
+            mode=StoreMode.SHARED,
+            reserved_at_ms=now_ms,
+            work_class=ask.work_class,
+            amounts=ask.amounts,
+        )
+        reserver.accountant.adopt(self.hold, ask.info)
+        self._void_and_refuse("The shared limits did not answer; retry shortly.")
+
+    def _void_and_refuse(self, message: str) -> None:
+        if self.hold is None:
+            return
+        self.reserver.accountant.void(
+            self.hold,
+            code=Reason.NO_CAPACITY,
+            http_status=503,
+            done=lambda: self.done(_no_capacity(message)),
+        )
+
+    def _refusal(self, reply: list[Any]) -> Refusal:
+        index = reply[NO_GROUP] - 1
+        group: Group = self.template.groups[index]
+        dimension = Dimension(reply[NO_DIMENSION].decode())
+        denial = Denial(index, dimension, reply[NO_USED], reply[NO_HELD], reply[NO_WAIT_MS])
+        return refusal(
+            group, denial, self.ask.amounts, concurrency_wait_s=self.ask.concurrency_wait_s
+        )
+
+
+def _no_capacity(message: str) -> Refusal:
+    return Refusal(Reason.NO_CAPACITY, message, AWAY_RETRY_S)
