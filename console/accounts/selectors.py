@@ -6,16 +6,12 @@ A role or membership that was taken away is therefore gone with the next questio
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
-from django.db.models import Q
-from django.utils import timezone
 
 from console.accounts.rules import Permission, permissions_everywhere, permissions_in_tenant
 from console.audit.rules import Actor
 from console.errors import Forbidden, NotFound
 from console.models import ApiToken, User
-from routing.contracts.digest import keyed_digest
 
 __all__ = [
     "Permission",
@@ -24,7 +20,6 @@ __all__ = [
     "can",
     "require",
     "tokens_of",
-    "user_of_token",
     "users",
     "visible_tenant_ids",
 ]
@@ -86,18 +81,6 @@ def visible_tenant_ids(user: Caller) -> frozenset[int] | None:
 def actor_of(user: User) -> Actor:
     """The caller as the audit trail names it."""
     return Actor(user_id=user.pk, label=user.username)
-
-
-def user_of_token(secret: str) -> User | None:
-    """The active user behind a bearer token that is neither expired nor revoked."""
-    digest = keyed_digest(settings.KEY_PEPPER.encode(), secret.encode())
-    token = (
-        ApiToken.objects.select_related("user")
-        .filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now()))
-        .filter(digest=digest, revoked_at=None, user__is_active=True)
-        .first()
-    )
-    return token.user if token else None
 
 
 def tokens_of(user_id: int) -> list[TokenView]:

@@ -196,13 +196,6 @@ def revoke_token(*, user_id: int, token_id: int, actor: Actor, reason: str = "")
     )
 
 
-def note_token_used(*, token_id: int, now: datetime) -> None:
-    """Remember that a token was used, to the minute: one write a minute at most."""
-    ApiToken.objects.filter(pk=token_id).exclude(
-        last_used_at__gt=now - timedelta(minutes=1)
-    ).update(last_used_at=now)
-
-
 def _locked(user_id: int) -> User:
     row = User.objects.select_for_update().filter(pk=user_id).first()
     if row is None:

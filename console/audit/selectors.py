@@ -7,7 +7,7 @@ from datetime import datetime
 from console.audit.rules import GENESIS, Event, is_link_intact
 from console.models import AuditEvent
 
-MAX_PAGE = 200
+MAX_PAGE = 201  # the largest page, and one more row to know that another follows
 _VERIFY_BATCH = 1000  # rows held in memory at once while the chain is checked
 
 

@@ -5,6 +5,7 @@ from django.utils import timezone
 
 from console.audit.rules import GENESIS, Actor, Event, chain_hash, clean_text, plain
 from console.models import AuditEvent
+from console.web.csp import request_id as current_request_id
 
 # Serialises writers of the chain until their commit. Taken before any job row is locked: services
 # record first and enqueue afterwards, so the two locks are always asked for in this order.
@@ -26,7 +27,8 @@ def record(  # noqa: PLR0913 - the columns of an event, all by name
     """Append one event to the chain.
 
     Must run inside the caller's transaction (raises `TransactionManagementError` otherwise): the
-    act and its trace are committed together or not at all. Call it before `enqueue`.
+    act and its trace are committed together or not at all. Call it before `enqueue`. Inside a web
+    request its id is taken unless one is given.
     """
     if not connection.in_atomic_block:
         raise transaction.TransactionManagementError("record() needs the caller's transaction")
@@ -44,7 +46,7 @@ def record(  # noqa: PLR0913 - the columns of an event, all by name
         reason=clean_text(reason),
         before=plain(before),
         after=plain(after),
-        request_id=clean_text(request_id),
+        request_id=clean_text(request_id or current_request_id()),
     )
     prev_hash = last or GENESIS
     AuditEvent.objects.create(

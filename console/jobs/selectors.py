@@ -8,7 +8,7 @@ from django.db.models import Count
 from console.errors import NotFound
 from console.models import Job, JobState
 
-MAX_PAGE = 200
+MAX_PAGE = 201  # the largest page, and one more row to know that another follows
 
 
 @dataclass(frozen=True, slots=True)

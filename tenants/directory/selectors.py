@@ -11,7 +11,7 @@ from routing.contracts.snapshot import Limit as LimitEntry
 from routing.contracts.snapshot import TenantEntry, bucket_of
 from tenants.models import Limit, Membership, Project, Tenant, TenantState
 
-MAX_PAGE = 200
+MAX_PAGE = 201  # the largest page, and one more row to know that another follows
 MAX_PROJECTS = 500
 MAX_MEMBERS = 500
 

@@ -10,7 +10,7 @@ from routing.contracts.enums import WorkClass
 from routing.contracts.snapshot import KeyEntry
 from tenants.models import ApiKey
 
-MAX_PAGE = 200
+MAX_PAGE = 201  # the largest page, and one more row to know that another follows
 
 
 @dataclass(frozen=True, slots=True)

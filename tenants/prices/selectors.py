@@ -11,7 +11,7 @@ from console.errors import InvalidInput
 from routing.contracts.snapshot import Price
 from tenants.models import PriceRow
 
-MAX_PAGE = 200
+MAX_PAGE = 201  # the largest page, and one more row to know that another follows
 # Prices that ended this long ago stay in the snapshot: requests that began under them still run.
 KEPT_AFTER_END = timedelta(days=1)
 

@@ -1,0 +1,48 @@
+"""Parts of the OpenAPI document that every endpoint shares."""
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiResponse, extend_schema, inline_serializer
+from rest_framework import serializers
+
+from console.rest.fields import OutSerializer, PageQuery
+
+
+class ProblemSerializer(OutSerializer):
+    """A refusal (`console.rest.errors`)."""
+
+    code = serializers.CharField()
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    field = serializers.CharField()
+    hint = serializers.CharField()
+    request_id = serializers.CharField()
+
+
+def page_of(item: type[OutSerializer]) -> Any:
+    """The schema of a page of items."""
+    name = item.__name__.removesuffix("Serializer") + "Page"
+    return inline_serializer(
+        name=name,
+        fields={"items": item(many=True), "next": serializers.CharField(allow_null=True)},
+    )
+
+
+def endpoint(
+    *,
+    answer: Any = None,
+    request: Any = None,
+    query: type[PageQuery] | Any = None,
+    status: int = 200,
+    summary: str = "",
+    operation_id: str,
+) -> Any:
+    """Describe one method of an endpoint: what it takes, gives, and how it refuses."""
+    gives: Any = OpenApiResponse(description="Done.") if answer is None else answer
+    return extend_schema(
+        operation_id=operation_id,
+        summary=summary,
+        request=request,
+        parameters=[query] if query is not None else None,
+        responses={status: gives, "4XX": ProblemSerializer},
+    )

@@ -1,0 +1,95 @@
+"""The base of every endpoint."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+from rest_framework.exceptions import ParseError
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import Serializer
+from rest_framework.views import APIView
+
+from console.models import User
+from console.rest.fields import OutSerializer, StrictSerializer
+from console.rest.requests import StrictJSONParser, request_id_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Paged(Generic[T]):
+    """One page and the key that the next one starts after (`None`: this was the last)."""
+
+    items: Sequence[T]
+    next: str | None
+
+
+class Endpoint(APIView):
+    """Authenticated, strict about its input, and answering with its request id.
+
+    Permissions are asked in each method, by `console.accounts.selectors`.
+    """
+
+    parser_classes = [StrictJSONParser]
+
+    @property
+    def user(self) -> User:
+        """The caller."""
+        return cast("User", self.request.user)
+
+    @property
+    def request_id(self) -> str:
+        """Id of this request, for the audit trail."""
+        return request_id_of(self.request)
+
+    def body(self, kind: type[StrictSerializer]) -> dict[str, Any]:
+        """The validated JSON body. Raises `ValidationError` or `ParseError`."""
+        return _validated(kind, self.request.data)
+
+    def query(self, kind: type[StrictSerializer]) -> dict[str, Any]:
+        """The validated query parameters. Raises `ValidationError`."""
+        repeated = [name for name, values in self.request.query_params.lists() if len(values) > 1]
+        if repeated:
+            raise ParseError(f"The parameter {repeated[0]!r} is said twice.")
+        return _validated(kind, self.request.query_params.dict())
+
+    def finalize_response(
+        self, request: Request, response: Response, *args: Any, **kwargs: Any
+    ) -> Response:
+        """Forbid caches to keep what only this caller may see."""
+        final = super().finalize_response(request, response, *args, **kwargs)
+        final.headers.setdefault("Cache-Control", "no-store")
+        return final
+
+
+def shown(kind: type[OutSerializer], value: object, *, status: int = 200) -> Response:
+    """A value through its serializer."""
+    return Response(kind(value).data, status=status)
+
+
+def shown_page(
+    kind: type[OutSerializer],
+    found: Sequence[T],
+    limit: int,
+    key: Callable[[T], object],
+) -> Response:
+    """A page of `found`, which was read with one more than `limit` to know whether more follow."""
+    items = found[:limit]
+    following = str(key(items[-1])) if len(found) > limit else None
+    return Response({"items": kind(items, many=True).data, "next": following})
+
+
+def key_before(after: str | None) -> int | None:
+    """The numeric key of `after`. Raises `ParseError` when it is no `next` of ours."""
+    if after is None:
+        return None
+    if not after.isascii() or not after.isdigit() or len(after) > 18:
+        raise ParseError("`after` is the `next` of an earlier page.")
+    return int(after)
+
+
+def _validated(kind: type[StrictSerializer], data: Any) -> dict[str, Any]:
+    serializer: Serializer[Any] = kind(data=data)
+    serializer.is_valid(raise_exception=True)
+    return cast("dict[str, Any]", serializer.validated_data)

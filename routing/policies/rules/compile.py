@@ -1,0 +1,132 @@
+"""Document, catalogue, tenants, keys and prices -> the snapshot that gateways run.
+
+Aliases become names, bounds of several sources their tightest; nothing is looked up later.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from routing.contracts.snapshot import (
+    SCHEMA_VERSION,
+    ClassPolicy,
+    FailurePolicy,
+    KeyEntry,
+    ModelEntry,
+    OutagePolicy,
+    PolicyEntry,
+    PoolEntry,
+    Price,
+    Snapshot,
+    Target,
+    TenantEntry,
+    encode_snapshot,
+)
+from routing.policies.rules.document import ClassRule, Document, ModelRule
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the catalogue knows of a model."""
+
+    context_tokens: int
+    output_cap_tokens: int
+    bytes_per_token: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Everything beside the document that a snapshot holds."""
+
+    tenants: Sequence[TenantEntry]
+    keys: Mapping[str, KeyEntry]
+    models: Mapping[str, ModelFacts]
+    pools: Mapping[str, PoolEntry]
+    prices: Mapping[str, tuple[Price, ...]]
+
+
+def compile_snapshot(
+    document: Document, *, version: int, digest: str, sources: Sources
+) -> Snapshot:
+    """The snapshot without number and time (both 0): equal sources give equal bytes.
+
+    A model that has lost its catalogue row or was never priced is left out, so that it is refused
+    rather than served for nothing; pools that are gone are left out of its targets.
+    """
+    models = {
+        name: _model(name, rule, document, sources)
+        for name, rule in sorted(document.models.items())
+        if name in sources.models and sources.prices.get(name)
+    }
+    return Snapshot(
+        schema_version=SCHEMA_VERSION,
+        number=0,
+        created_at_ms=0,
+        policy=_policy(document, version, digest),
+        tenants={tenant.id: tenant for tenant in sources.tenants},
+        keys=dict(sources.keys),
+        models=models,
+        aliases={
+            alias: name
+            for name, rule in sorted(document.models.items())
+            if name in models
+            for alias in rule.aliases
+        },
+        pools=dict(sources.pools),
+    )
+
+
+def content_digest(snapshot: Snapshot) -> str:
+    """Hex SHA-256 of an unnumbered snapshot's bytes: what tells news from repetition."""
+    return hashlib.sha256(encode_snapshot(snapshot)).hexdigest()
+
+
+def _model(name: str, rule: ModelRule, document: Document, sources: Sources) -> ModelEntry:
+    facts = sources.models[name]
+    asked = document.admission.estimate.bytes_per_token
+    return ModelEntry(
+        name=name,
+        context_tokens=min(facts.context_tokens, rule.context_tokens or facts.context_tokens),
+        output_cap_tokens=min(facts.output_cap_tokens, document.admission.caps.output_tokens),
+        bytes_per_token=facts.bytes_per_token if asked is None else asked,
+        targets=tuple(
+            Target(pool=target.pool, order=target.order, weight=float(target.weight))
+            for target in rule.targets
+            if target.pool in sources.pools
+        ),
+        prices=sources.prices[name],
+    )
+
+
+def _policy(document: Document, version: int, digest: str) -> PolicyEntry:
+    failures = document.failures
+    return PolicyEntry(
+        name=document.name,
+        version=version,
+        digest=digest,
+        default_class=document.admission.default_class,
+        output_cap_tokens=document.admission.caps.output_tokens,
+        max_choices=document.admission.caps.choices,
+        classes={name.value: _class(rule) for name, rule in document.classes.by_name().items()},
+        failures=FailurePolicy(
+            attempts=failures.attempts,
+            retry_per_success=float(failures.retry_budget.per_success),
+            retry_burst=float(failures.retry_budget.burst),
+            resend_before_output=failures.resend_before_output,
+        ),
+        outage=OutagePolicy(
+            store_away=document.outage.store_away,
+            share_ratio=float(document.outage.share_ratio),
+            max_s=float(document.outage.max_s),
+        ),
+        stale_after_s=float(document.routing.stale_after_s),
+    )
+
+
+def _class(rule: ClassRule) -> ClassPolicy:
+    return ClassPolicy(
+        first_token_s=float(rule.deadlines.first_token_s),
+        between_tokens_s=float(rule.deadlines.between_tokens_s),
+        total_s=float(rule.deadlines.total_s),
+        output_cap_tokens=rule.caps.output_tokens,
+    )

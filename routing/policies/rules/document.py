@@ -1,0 +1,173 @@
+"""A policy document with its defaults filled in: what gateways honour, and nothing else.
+
+Units end names: `_s` seconds, `_ratio` 0 to 1, `_tokens`; a bare plural counts. Documents reach
+these types only through `schema.read`, which says everything that is wrong at once.
+"""
+
+import hashlib
+import json
+
+import msgspec
+
+from routing.contracts.enums import WorkClass
+
+SCHEMA_VERSION = 1
+
+
+class TargetRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A pool that serves the model; low `order` first, `weight` 0 drains."""
+
+    pool: str
+    order: int
+    weight: float
+    note: str = ""
+
+
+class ModelRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Names and targets of one model. `context_tokens` narrows what the model can take."""
+
+    aliases: list[str]
+    targets: list[TargetRule]
+    context_tokens: int | None
+    note: str = ""
+
+
+class Deadlines(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How long a request of a class may take to start, pause and end."""
+
+    first_token_s: float
+    between_tokens_s: float
+    total_s: float
+    note: str = ""
+
+
+class ClassCaps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Bounds of a class beside admission's."""
+
+    output_tokens: int | None
+    note: str = ""
+
+
+class ClassRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One work class."""
+
+    deadlines: Deadlines
+    caps: ClassCaps
+    note: str = ""
+
+
+class ClassRules(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The three classes, in rank."""
+
+    interactive: ClassRule
+    standard: ClassRule
+    batch: ClassRule
+    note: str = ""
+
+    def by_name(self) -> dict[WorkClass, ClassRule]:
+        """The rule of each class."""
+        return {
+            WorkClass.INTERACTIVE: self.interactive,
+            WorkClass.STANDARD: self.standard,
+            WorkClass.BATCH: self.batch,
+        }
+
+
+class AdmissionCaps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Bounds of every request; `output_tokens` is also used when the caller asks for none."""
+
+    output_tokens: int
+    choices: int
+    note: str = ""
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How input is bounded before it is counted; `None` takes each model's own figure."""
+
+    bytes_per_token: float | None
+    note: str = ""
+
+
+class AdmissionRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What enters."""
+
+    default_class: WorkClass
+    caps: AdmissionCaps
+    estimate: Estimate
+    note: str = ""
+
+
+class RoutingRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How replicas are chosen."""
+
+    stale_after_s: float
+    note: str = ""
+
+
+class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Retries allowed: `per_success` earned by each success, `burst` at most saved up."""
+
+    per_success: float
+    burst: float
+    note: str = ""
+
+
+class FailuresRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is tried again."""
+
+    attempts: int
+    retry_budget: RetryBudget
+    resend_before_output: bool
+    note: str = ""
+
+
+class OutageRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What admission does while the store is away."""
+
+    store_away: str
+    share_ratio: float
+    max_s: float
+    note: str = ""
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A whole policy."""
+
+    schema_version: int
+    name: str
+    note: str = ""
+    models: dict[str, ModelRule]
+    classes: ClassRules
+    admission: AdmissionRule
+    routing: RoutingRule
+    failures: FailuresRule
+    outage: OutageRule
+
+
+def from_plain(plain: object) -> Document:
+    """The typed document of values that `schema.read` accepted."""
+    return msgspec.convert(plain, Document)
+
+
+def to_plain(document: Document) -> dict[str, object]:
+    """JSON values of a document, defaults and notes included."""
+    plain = msgspec.to_builtins(document)
+    assert isinstance(plain, dict)  # noqa: S101 - a struct becomes a dict
+    return plain
+
+
+def digest_of(document: Document) -> str:
+    """SHA-256 of the canonical JSON with defaults and without notes: equal means equal effect."""
+    plain = _without_notes(to_plain(document))
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_notes(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _without_notes(item) for key, item in value.items() if key != "note"}
+    if isinstance(value, list):
+        return [_without_notes(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # 5 and 5.0 are one value, also after a trip through JSON columns
+    return value

@@ -1,0 +1,102 @@
+"""Is a document a policy, and does it fit the catalogue, pools and prices that exist?"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from routing.policies.rules.document import Document, ModelRule, from_plain
+from routing.policies.rules.schema import SCHEMA, Finding, Level, Reader
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a policy may name: models of the catalogue, pool -> model served, models priced now."""
+
+    models: frozenset[str]
+    pools: Mapping[str, str]
+    priced: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Result of a check. `document` is there when nothing refuses its form."""
+
+    document: Document | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether any finding stops it."""
+        return any(finding.level is Level.REFUSE for finding in self.findings)
+
+
+def check(plain: object, around: Surroundings) -> Checked:
+    """Every finding about a document, form first; references are checked once the form holds."""
+    reader = Reader()
+    read = reader.read(SCHEMA, plain, "")
+    if reader.findings:
+        return Checked(None, tuple(reader.findings))
+    document = from_plain(read)
+    findings = [*_aliases(document), *_references(document, around)]
+    return Checked(document, tuple(findings))
+
+
+def _aliases(document: Document) -> list[Finding]:
+    counts = Counter(alias for rule in document.models.values() for alias in rule.aliases)
+    findings = []
+    for model, rule in document.models.items():
+        for at, alias in enumerate(rule.aliases):
+            path = f"models.{model}.aliases[{at}]"
+            if alias in document.models:
+                findings.append(_refuse(path, "alias", f"{alias} names a model.", "Rename."))
+            elif counts[alias] > 1:
+                findings.append(_refuse(path, "alias", f"{alias} is said twice.", "Rename one."))
+    return findings
+
+
+def _references(document: Document, around: Surroundings) -> list[Finding]:
+    findings = []
+    for model, rule in document.models.items():
+        path = f"models.{model}"
+        if model not in around.models:
+            findings.append(
+                _refuse(path, "model", "is not in the catalogue.", "Add the model first.")
+            )
+        elif model not in around.priced:
+            findings.append(_refuse(path, "price", "no price.", "Add one; 0 must be said."))
+        findings += _targets(path, model, rule, around)
+    return findings
+
+
+def _targets(path: str, model: str, rule: ModelRule, around: Surroundings) -> list[Finding]:
+    findings = []
+    if not rule.targets:
+        findings.append(_refuse(f"{path}.targets", "count", "has no target.", "Name a pool."))
+    elif all(target.weight == 0 for target in rule.targets):
+        findings.append(
+            Finding(
+                Level.WARN,
+                f"{path}.targets",
+                "drained",
+                "every target has weight 0: nothing serves it.",
+                "Give one a weight.",
+            )
+        )
+    seen: set[str] = set()
+    for at, target in enumerate(rule.targets):
+        place = f"{path}.targets[{at}]"
+        served = around.pools.get(target.pool)
+        if served is None:
+            findings.append(_refuse(place, "pool", f"no pool {target.pool}.", "Name a pool."))
+        elif served != model:
+            findings.append(
+                _refuse(place, "pool", f"{target.pool} serves {served}.", "Choose another.")
+            )
+        if target.pool in seen:
+            findings.append(_refuse(place, "pool", f"{target.pool} is said twice.", "Drop one."))
+        seen.add(target.pool)
+    return findings
+
+
+def _refuse(path: str, rule: str, reason: str, fix: str) -> Finding:
+    return Finding(Level.REFUSE, path, rule, reason, fix)

@@ -1,0 +1,250 @@
+"""Publish a policy, roll it back, and bring the compiled snapshot to the gateways."""
+
+from collections.abc import Sequence
+
+import msgspec
+from django.db import connection, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from capacity.fleet.selectors import models_for_snapshot, pools_for_snapshot
+from console.audit.rules import Actor
+from console.audit.services import record
+from console.errors import Conflict, InvalidInput, NotFound
+from console.jobs.services import enqueue
+from routing.contracts.snapshot import encode_snapshot
+from routing.models import Policy, PolicyVersion, SnapshotRow
+from routing.policies.rules.compile import (
+    ModelFacts,
+    Sources,
+    compile_snapshot,
+    content_digest,
+)
+from routing.policies.rules.document import Document, digest_of, from_plain, to_plain
+from routing.policies.rules.schema import Finding
+from routing.policies.rules.validate import Checked, Surroundings, check
+from routing.policies.selectors import PolicyVersionView, store, version_view
+from routing.store import keys
+from tenants.directory.selectors import tenants_for_snapshot
+from tenants.keys.selectors import keys_for_snapshot
+from tenants.prices.selectors import prices_for_snapshot
+
+BODIES_KEPT = 20  # enough to look back at the last hours; rows themselves stay
+OFFERS = 3  # rounds in which two pushers agree on the newest; one is the rule
+
+
+class PolicyRefused(InvalidInput):
+    """The document has findings that refuse it; all of them are in `findings`."""
+
+    code = "policy_refused"
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        first = findings[0]
+        super().__init__(
+            f"{first.path}: {first.reason} {first.fix}", field=first.path, hint=first.fix
+        )
+        self.findings = tuple(findings)
+
+
+def check_document(document: object) -> Checked:
+    """Every finding about a document, against what exists now. Changes nothing."""
+    now_ms = int(timezone.now().timestamp() * 1000)
+    prices = prices_for_snapshot(timezone.now())
+    return check(
+        document,
+        Surroundings(
+            models=frozenset(_model_facts()),
+            pools={name: pool.served_model for name, pool in pools_for_snapshot().items()},
+            priced=frozenset(
+                model for model, rows in prices.items() if rows[0].valid_from_ms <= now_ms
+            ),
+        ),
+    )
+
+
+@transaction.atomic
+def publish(
+    *, policy: str, document: dict[str, object], base: int | None, note: str, actor: Actor
+) -> PolicyVersionView:
+    """Make a document the policy's next live version.
+
+    `base` is the live version that the author started from (`None`: there was none). The same
+    content again changes nothing. Raises `PolicyRefused`, or `Conflict`: `stale_base`, or
+    `one_policy` when gateways run another policy already.
+    """
+    row = _locked_policy(policy)
+    if (row.live.number if row.live else None) != base:
+        raise Conflict(
+            f"The live version is {row.live.number if row.live else 'none'}, not {base}.",
+            code="stale_base",
+            field="base",
+            hint="Look at what changed, then publish on top of the live version.",
+        )
+    accepted = _accepted(policy, document)
+    return _publish(row, accepted, note, actor, "policy.publish")
+
+
+@transaction.atomic
+def roll_back(
+    *, policy: str, number: int, base: int | None, note: str, actor: Actor
+) -> PolicyVersionView:
+    """Publish an earlier version's document again, as a new version.
+
+    Raises `NotFound`, `PolicyRefused` (the fleet or prices it needs are gone) or `Conflict`.
+    """
+    row = _locked_policy(policy)
+    if (row.live.number if row.live else None) != base:
+        raise Conflict("Another version is live.", code="stale_base", field="base")
+    earlier = row.versions.filter(number=number).first()
+    if earlier is None:
+        raise NotFound("No such version.")
+    accepted = _accepted(policy, earlier.document)
+    return _publish(row, accepted, note or f"Rollback to {number}", actor, "policy.rollback")
+
+
+def push_snapshot() -> int:
+    """Compile the current rows and offer the result to the gateways; returns its number.
+
+    A new snapshot is stored only when its content differs from the newest. Two at once are safe:
+    the second waits and then sees what the first stored. Returns 0 while no policy is live. Raises
+    `redis.RedisError` when the store is away; the row is kept and offered by the next call.
+    """
+    number = _store_if_news()
+    if number:
+        _offer_newest()
+    return number
+
+
+def _publish(
+    row: Policy, document: Document, note: str, actor: Actor, act: str
+) -> PolicyVersionView:
+    digest = digest_of(document)
+    if row.live and row.live.digest == digest:
+        return version_view(row.live)
+    last = row.versions.order_by("-number").values_list("number", flat=True).first()
+    version = PolicyVersion.objects.create(
+        policy=row,
+        number=(last or 0) + 1,
+        document=to_plain(document),
+        digest=digest,
+        note=note[:400],
+        author_id=actor.user_id,
+    )
+    before = {"version": row.live.number, "digest": row.live.digest} if row.live else None
+    row.live = version
+    row.save(update_fields=["live"])
+    record(
+        actor=actor,
+        act=act,
+        object_type="policy",
+        object_id=row.name,
+        reason=note,
+        before=before,
+        after={"version": version.number, "digest": digest},
+    )
+    enqueue("push_snapshot", dedupe_key="push_snapshot")
+    return version_view(version)
+
+
+def _locked_policy(name: str) -> Policy:
+    Policy.objects.bulk_create([Policy(name=name)], ignore_conflicts=True)
+    # The table's rows are locked in order of key, so that two first publishes cannot both pass.
+    rows = list(Policy.objects.select_for_update().order_by("pk"))
+    for row in rows:
+        if row.name != name and row.live_id is not None:
+            raise Conflict(
+                f"Gateways run the policy {row.name!r}.",
+                code="one_policy",
+                field="policy",
+                hint=f"Publish as a version of {row.name!r}.",
+            )
+    return next(row for row in rows if row.name == name)
+
+
+def _accepted(policy: str, plain: object) -> Document:
+    checked = check_document(plain)
+    if checked.document is None or checked.is_refused:
+        raise PolicyRefused([f for f in checked.findings if f.level == "refuse"])
+    if checked.document.name != policy:
+        raise InvalidInput(
+            f"The document is named {checked.document.name!r}.",
+            field="name",
+            hint=f"Name it {policy!r}.",
+        )
+    return checked.document
+
+
+def _model_facts() -> dict[str, ModelFacts]:
+    return {
+        model.name: ModelFacts(
+            context_tokens=model.context_tokens,
+            output_cap_tokens=model.output_cap_tokens,
+            bytes_per_token=model.bytes_per_token,
+        )
+        for model in models_for_snapshot()
+    }
+
+
+@transaction.atomic(durable=True)
+def _store_if_news() -> int:
+    with connection.cursor() as cursor:
+        # One reading moment for all tables. The lock comes before the first read: the moment then
+        # lies after the commit of whoever held it, and a later number never has older content.
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        cursor.execute("LOCK TABLE routing_snapshotrow IN SHARE ROW EXCLUSIVE MODE")
+    live = PolicyVersion.objects.filter(policy__live_id=F("pk")).select_related("policy").first()
+    if live is None:
+        return 0
+    now = timezone.now()
+    snapshot = compile_snapshot(
+        from_plain(live.document),
+        version=live.number,
+        digest=live.digest,
+        sources=Sources(
+            tenants=tenants_for_snapshot(),
+            keys=keys_for_snapshot(now),
+            models=_model_facts(),
+            pools=pools_for_snapshot(),
+            prices=prices_for_snapshot(now),
+        ),
+    )
+    digest = content_digest(snapshot)
+    newest = SnapshotRow.objects.defer("body").order_by("-number").first()
+    if newest is not None and newest.content_digest == digest:
+        return newest.number
+    row = SnapshotRow.objects.create(version=live, content_digest=digest)
+    numbered = msgspec.structs.replace(
+        snapshot, number=row.number, created_at_ms=int(now.timestamp() * 1000)
+    )
+    row.body = encode_snapshot(numbered)
+    row.save(update_fields=["body"])
+    SnapshotRow.objects.filter(number__lte=row.number - BODIES_KEPT, body__isnull=False).update(
+        body=None
+    )
+    return row.number
+
+
+def _offer_newest() -> None:
+    """Put the newest row into the store, unless it is there already.
+
+    Of two pushers the slower may write the older row last; each therefore looks again after its
+    write, so whoever writes last has seen the newest.
+    """
+    offered = _number_in_store()
+    for _ in range(OFFERS):
+        row = SnapshotRow.objects.order_by("-number").first()
+        if row is None or row.body is None or row.number == offered:
+            return
+        pipe = store().pipeline(transaction=False)
+        pipe.set(keys.SNAPSHOT, bytes(row.body))
+        pipe.set(keys.SNAPSHOT_NUMBER, row.number)
+        pipe.publish(keys.NUDGES, "snapshot")
+        pipe.execute()
+        offered = row.number
+
+
+def _number_in_store() -> int | None:
+    raw = store().get(keys.SNAPSHOT_NUMBER)
+    if not isinstance(raw, bytes) or not store().exists(keys.SNAPSHOT):
+        return None
+    return int(raw)
