@@ -11,7 +11,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -188,6 +188,19 @@ class Supervisor:
         if process.returncode != 0:
             log = self.log_of(child)
             raise StartRefused(f"{program.name} failed: {last_line(log)}; log: {log}")
+
+    def run_in_foreground(self, argv: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Run a command on this terminal while the others are watched; its exit code.
+
+        A Ctrl-C reaches the command too: it decides when to end.
+        """
+        process = subprocess.Popen(argv, env=dict(environment))  # noqa: S603 - our own lists
+        self._once = process
+        while process.poll() is None:
+            self._turn()
+        self._once = None
+        code = process.returncode
+        return code if code >= 0 else 128 - code
 
     def run(self) -> None:
         """Watch until asked to stop."""

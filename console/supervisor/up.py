@@ -113,17 +113,17 @@ class Up:
         database = EMBEDDED if servers.embedded_database else servers.database_url
         key = plan.prepared_key(database, is_demo=self.options.is_demo)
         credentials = read_json(self.state.credentials)
-        is_first = "operator" not in credentials
+        prepared = read_json(self.state.prepared)
         credentials.setdefault("operator", {**OPERATOR, "password": secrets.token_urlsafe(15)})
         credentials |= {"console_url": self._console_url, "gateway_url": self._gateway_url}
         write_json(self.state.credentials, credentials)
-        if read_json(self.state.prepared).get("key") == key:
+        if prepared.get("key") == key:
             return
         self.say("preparing the database ...")
         program = plan.prepare_program(environment, is_demo=self.options.is_demo)
         supervisor.run_once(program, PREPARE_WAIT_S)
         write_json(self.state.prepared, {"key": key})
-        if is_first:
+        if not prepared:  # the password is shown once, after the row exists
             operator = credentials["operator"]
             self.say(f"operator {operator['username']}, password {operator['password']}")
 

@@ -1,0 +1,211 @@
+"""Real servers for every test that asks, and a whole running Headrace for those that need one.
+
+`python3 manage.py test` starts the servers and sets the environment. pytest-django gives each
+database test its own transaction on `test_headrace`; `store` is emptied before each test.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+ROOT = Path(__file__).resolve().parent.parent
+# Of the environment that tests run in, a product of its own must see none of these.
+OWN_VARIABLES = ("DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE", "VIRTUAL_ENV")
+
+
+@pytest.fixture
+def store() -> Iterator[redis.Redis]:
+    """The store, emptied. Refuses to empty one that a running installation uses."""
+    url = os.environ.get("REDIS_URL")
+    if not url:
+        pytest.fail("REDIS_URL is not set: run the tests with `python3 manage.py test`")
+    state = os.environ.get("HEADRACE_STATE")
+    if state and (Path(state) / "processes.json").exists():
+        pytest.fail(f"{state} belongs to a running Headrace: its store must not be emptied")
+    client = redis.Redis.from_url(url)
+    client.flushall()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty state directory that this test's processes and code see."""
+    path = tmp_path / "state"
+    path.mkdir()
+    monkeypatch.setenv("HEADRACE_STATE", str(path))
+    return path
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of the browser. Missing is an error, never a skip."""
+    found = os.environ.get("HEADRACE_CHROMIUM") or shutil.which("chromium")
+    if not found:
+        pytest.fail("no Chromium: `python3 manage.py test` brings it, or set HEADRACE_CHROMIUM")
+    return found
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """The environment of a newcomer's shell: nothing of the test run leaks in."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in OWN_VARIABLES and not name.startswith("HEADRACE_")
+    }
+    return {**kept, **extra}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now."""
+    from console.supervisor import ports
+
+    found: list[int] = []
+    while len(found) < count:
+        found.append(ports.choose(avoid=found))
+    return found
+
+
+def processes_of(state: Path) -> dict[int, str]:
+    """Every process that works for a state: it is named in its arguments or its environment."""
+    needle = os.fsencode(state)
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            arguments = (entry / "cmdline").read_bytes()
+            told = arguments + (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if arguments and needle in told:
+            found[int(entry.name)] = arguments.replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+@dataclass
+class Stack:
+    """A Headrace of its own, started and stopped through `manage.py` as a person would."""
+
+    state: Path
+    root: Path = ROOT
+    python: str = sys.executable
+    console_port: int = 0
+    gateway_port: int = 0
+    environment: dict[str, str] = field(default_factory=clean_environment)
+    started: str = ""
+
+    def manage(
+        self, *words: str, timeout_s: float = 180, check: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command of this state to its end."""
+        done = subprocess.run(
+            [self.python, str(self.root / "manage.py"), *words, "--state", str(self.state)],
+            cwd=self.root,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            pytest.fail(
+                f"manage.py {' '.join(words)} ended with {done.returncode}:\n"
+                f"{done.stdout}{done.stderr}{self.log_tails()}"
+            )
+        return done
+
+    def up(self, *words: str, timeout_s: float = 300) -> None:
+        """Start on free ports and wait until it is ready."""
+        if not self.console_port:
+            self.console_port, self.gateway_port = free_ports(2)
+        ports = ("--console-port", str(self.console_port), "--gateway-port", str(self.gateway_port))
+        self.started = self.manage(
+            "up", "--detach", *ports, *words, timeout_s=timeout_s, check=True
+        ).stdout
+
+    def down(self) -> None:
+        """Stop, then check that nothing of it is left."""
+        self.manage("down")
+        left = processes_of(self.state)
+        assert not left, f"left running after down: {left}"
+
+    def status(self) -> dict[str, Any]:
+        """`status --json`, whatever its exit code."""
+        done = self.manage("status", "--json")
+        try:
+            return json.loads(done.stdout)
+        except ValueError:
+            pytest.fail(f"status printed no JSON: {done.stdout}{done.stderr}")
+
+    def process(self, name: str) -> dict[str, Any]:
+        """One row of the status."""
+        return next(row for row in self.status()["processes"] if row["name"] == name)
+
+    @property
+    def credentials(self) -> dict[str, Any]:
+        """The operator's password and the demo keys."""
+        return json.loads((self.state / "credentials.json").read_text())
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What its processes run with: DATABASE_URL, REDIS_URL, secrets."""
+        return json.loads((self.state / "environment.json").read_text())
+
+    @property
+    def console_url(self) -> str:
+        """Base URL of the console."""
+        return f"http://127.0.0.1:{self.console_port}"
+
+    @property
+    def gateway_url(self) -> str:
+        """Base URL of the gateway, without /v1."""
+        return f"http://127.0.0.1:{self.gateway_port}"
+
+    def log_tails(self, lines: int = 8) -> str:
+        """The end of each log, for a failure's message."""
+        parts = []
+        for path in sorted((self.state / "logs").glob("*.log")):
+            tail = path.read_text(errors="replace").splitlines()[-lines:]
+            parts.append(f"\n--- {path.name}\n" + "\n".join(tail))
+        return "".join(parts)
+
+
+@pytest.fixture
+def bare_stack() -> Iterator[Stack]:
+    """A stack that the test starts itself; whatever it leaves is stopped."""
+    directory = Path(tempfile.mkdtemp(prefix="headrace-stack-"))
+    directory.chmod(0o711)
+    stack = Stack(directory / "state")
+    yield stack
+    stack.manage("down")
+    left = processes_of(stack.state)
+    shutil.rmtree(directory, ignore_errors=True)
+    assert not left, f"left running: {left}"
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """One running demo for the whole session; tests must leave it as they found it."""
+    directory = Path(tempfile.mkdtemp(prefix="headrace-stack-"))
+    directory.chmod(0o711)
+    running = Stack(directory / "state")
+    try:
+        running.up("--demo")
+        yield running
+    finally:
+        running.manage("down")
+        left = processes_of(running.state)
+        shutil.rmtree(directory, ignore_errors=True)
+        assert not left, f"left running after down: {left}"
