@@ -176,12 +176,12 @@ def _accepted(policy: str, plain: object) -> Document:
 
 def _model_facts() -> dict[str, ModelFacts]:
     return {
-        model.name: ModelFacts(
+        name: ModelFacts(
             context_tokens=model.context_tokens,
             output_cap_tokens=model.output_cap_tokens,
             bytes_per_token=model.bytes_per_token,
         )
-        for model in models_for_snapshot()
+        for name, model in models_for_snapshot().items()
     }
 
 
