@@ -230,7 +230,7 @@ class Accountant:
         item.usage = None
         hold = item.hold
         item.charge = charge_of(SettleKind(item.kind), event)
-        item.event = _with_legs(event, hold.legs)
+        item.event = event_with_legs(event, hold.legs)
         bucket = self.book.buckets[hold.bucket]
         if hold.mode is StoreMode.DEGRADED and bucket.shares is not None:
             for _, suffix, _, taken in decode_legs(hold.legs):
@@ -291,7 +291,8 @@ class Accountant:
 
     def _resend(self, bucket: Bucket) -> None:
         """The bucket is open and knows our reservations: settle what waits."""
-        self.book.served(bucket)
+        if not bucket.is_full:
+            self.book.served(bucket)
         if not self._may_settle(bucket):
             return
         waiting = list(bucket.unsettled.values())[:RESEND_PER_TURN]
@@ -300,8 +301,11 @@ class Accountant:
             self._settle(item)
 
 
-def _with_legs(event: UsageEvent, legs: bytes) -> bytes:
-    """The event as JSON with its legs: the last field, spliced in."""
+def event_with_legs(event: UsageEvent, legs: bytes) -> bytes:
+    """The event as JSON with its legs (msgpack, as the scripts keep them): its last field.
+
+    Raises `msgspec.MsgspecError` when the legs cannot be read.
+    """
     raw = encode_usage(event)
     if event.legs:
         return raw
@@ -318,7 +322,7 @@ def _recovered_item(found: Unfinished, now_ms: int) -> Item | None:
             info = decode_hold_info(found.info)
             event = lost_event(info, out_so_far=found.out_so_far, elapsed_s=0, ended_at_ms=now_ms)
             kind = SettleKind.RECOVERED.value
-            charge, raw = charge_of(SettleKind.RECOVERED, event), _with_legs(event, found.legs)
+            charge, raw = charge_of(SettleKind.RECOVERED, event), event_with_legs(event, found.legs)
     except msgspec.MsgspecError:
         return None
     hold = Hold(

@@ -89,6 +89,7 @@ class Bucket:
     leases_in_flight: int = 0
     next_beat_s: float = 0.0
     next_poll_s: float = 0.0
+    is_full: bool = False  # its stream is: the ledger is behind
     away_since_s: float | None = None
     shares: Shares | None = None
 
@@ -156,6 +157,7 @@ class Book:
     def served(self, bucket: Bucket) -> None:
         """The store answers for this bucket, which is ready: local shares end."""
         bucket.is_open = True
+        bucket.is_full = False
         if not bucket.items:
             bucket.must_register = False
         if bucket.away_since_s is not None:

@@ -270,6 +270,7 @@ class _Attempt:
         elif verdict == b"LATE":
             self._again()
         elif verdict == b"FULL":
+            bucket.is_full = True
             self.away()
         else:
             self.unsure(reply)
