@@ -1,0 +1,53 @@
+"""Replicas that somebody else runs: addresses in the pool's settings, one per ordinal.
+
+Settings: `{"addresses": ["10.0.0.5:8000", ...]}`.
+"""
+
+from capacity.drivers.base import DriverError, Handle, Observed, PoolSpec, ReplicaStatus
+from capacity.drivers.engine_client import completes, look
+
+MAX_PORT = 65_535
+
+
+class StaticDriver:
+    """Watches given addresses; starting and stopping them is not ours."""
+
+    def check(self, spec: PoolSpec) -> None:
+        """Raise `DriverError` unless every address is `host:port`."""
+        _addresses(spec)
+
+    def start(self, spec: PoolSpec, ordinal: int) -> Handle:
+        """Name the ordinal's address. Raises `DriverError` when there are too few."""
+        addresses = _addresses(spec)
+        if ordinal >= len(addresses):
+            raise DriverError(f"pool {spec.pool} has {len(addresses)} addresses: add one to spec")
+        host, port = addresses[ordinal]
+        return {"name": spec.replica_name(ordinal), "host": host, "port": port}
+
+    def status(self, spec: PoolSpec, handle: Handle, *, wait_s: float = 1.0) -> ReplicaStatus:
+        """Look at the address in the handle; `gone` once the settings no longer list it."""
+        address = (str(handle.get("host", "")), int(handle.get("port", 0)))
+        if address not in _addresses(spec):
+            return ReplicaStatus(Observed.GONE, cause="its address left the pool's settings")
+        return look(*address, spec.model, wait_s)
+
+    def probe(self, spec: PoolSpec, handle: Handle) -> bool:
+        """Whether the address completes one token."""
+        return completes(str(handle["host"]), int(handle["port"]), spec.model)
+
+    def stop(self, handle: Handle, drain_s: float) -> None:
+        """Nothing: the process is not ours, and routing has already left it."""
+
+
+def _addresses(spec: PoolSpec) -> list[tuple[str, int]]:
+    raw = spec.settings.get("addresses")
+    if not isinstance(raw, list) or not raw:
+        raise DriverError('spec needs {"addresses": ["host:port", ...]}')
+    return [_address(item) for item in raw]
+
+
+def _address(item: object) -> tuple[str, int]:
+    host, _colon, port = str(item).rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) <= MAX_PORT:
+        raise DriverError(f"address {item!r} is not host:port")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,232 @@
+"""The fleet as gateways, pages and REST need it: bounded, ordered, as frozen values."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from django.db.models import QuerySet
+
+from capacity.models import Model as ModelRow
+from capacity.models import Pool, Replica, ReplicaChange
+from console.errors import NotFound
+from console.web.keyset import DEFAULT_LIMIT, Page, take
+from console.web.live_state import SeenPool, age_of_ms, pool_states
+from routing.contracts.endpoint_state import EndpointState
+from routing.contracts.enums import ReplicaHealth, ReplicaLifecycle
+from routing.contracts.snapshot import EndpointEntry, PoolEntry
+
+MAX_POOLS = 2000  # of one snapshot: beyond it the fleet is split over installations
+MAX_MODELS = 2000
+MAX_CHANGES = 50  # newest shown with a pool
+_ROUTED = (ReplicaLifecycle.READY.value, ReplicaLifecycle.DRAINING.value)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A model as policies and admission need it. `bytes_per_token` is the low quantile."""
+
+    name: str
+    context_tokens: int
+    output_cap_tokens: int
+    bytes_per_token: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRow:
+    """A replica with what the collector last saw of it; None is unknown, never 0.
+
+    `state` is the health when it is not ok, else the lifecycle. `scrape_age_s` is how old the live
+    values are; `kv_free_tokens` follows from the reported occupancy.
+    """
+
+    name: str
+    ordinal: int
+    address: str
+    lifecycle: str
+    since: datetime
+    cause: str
+    state: str
+    health: ReplicaHealth | None = None
+    health_reason: str = ""
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage_ratio: float | None = None
+    kv_free_tokens: int | None = None
+    generation_tokens_per_s: float | None = None
+    prompt_tokens_per_s: float | None = None
+    prefix_hit_ratio: float | None = None
+    engine_version: str = ""
+    scrape_age_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """A pool with its replicas by ordinal.
+
+    `live_age_s` is the age of the collector's report, None without one.
+    """
+
+    name: str
+    model: str
+    driver: str
+    region: str
+    domain: str
+    hardware: str
+    desired_replicas: int
+    ready_replicas: int
+    kv_capacity_tokens: int
+    replicas: tuple[ReplicaRow, ...]
+    live_age_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRow:
+    """One change of a replica's state."""
+
+    replica: str
+    at: datetime
+    before: str
+    after: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDetail:
+    """A pool, its settings, and the newest changes of its replicas."""
+
+    pool: PoolRow
+    spec: dict[str, object]
+    block_size_tokens: int
+    changes: tuple[ChangeRow, ...]
+
+
+def models_for_snapshot() -> dict[str, ModelFacts]:
+    """Every model by name."""
+    rows = ModelRow.objects.order_by("name").values_list(
+        "name", "context_tokens", "output_cap_tokens", "bytes_per_token"
+    )[:MAX_MODELS]
+    return {row[0]: ModelFacts(*row) for row in rows}
+
+
+def pools_for_snapshot() -> dict[str, PoolEntry]:
+    """Every pool by name with the replicas that may hold work: ready ones, and draining ones."""
+    pools = list(_pools().order_by("name")[:MAX_POOLS])
+    endpoints: dict[int, list[EndpointEntry]] = {pool.pk: [] for pool in pools}
+    for row in Replica.objects.filter(removed_at=None, lifecycle__in=_ROUTED).order_by(
+        "pool_id", "ordinal"
+    ):
+        if row.pool_id in endpoints and row.port:
+            endpoints[row.pool_id].append(_endpoint(row))
+    return {
+        pool.name: PoolEntry(
+            id=pool.name,
+            served_model=pool.model.name,
+            region=pool.domain.region.slug,
+            failure_domain=f"{pool.domain.region.slug}/{pool.domain.slug}",
+            hardware=pool.hardware,
+            kv_capacity_tokens=pool.kv_capacity_tokens,
+            block_size_tokens=pool.block_size_tokens,
+            endpoints=tuple(endpoints[pool.pk]),
+        )
+        for pool in pools
+    }
+
+
+def fleet_page(*, after: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[PoolRow]:
+    """Pools by name with their replicas and live values: two queries and one store round trip."""
+    page = take(_pools(), order=("name",), after=after, limit=limit)
+    return Page(tuple(_with_live(list(page.rows))), page.next_after, page.limit)
+
+
+def pool_detail(pool: str) -> PoolDetail:
+    """One pool by name. Raises `NotFound`."""
+    row = _pools().filter(name=pool).first()
+    if row is None:
+        raise NotFound("No such pool.")
+    changes = (
+        ReplicaChange.objects.filter(replica__pool=row)
+        .select_related("replica")
+        .order_by("-id")[:MAX_CHANGES]
+    )
+    return PoolDetail(
+        pool=_with_live([row])[0],
+        spec=row.spec,
+        block_size_tokens=row.block_size_tokens,
+        changes=tuple(
+            ChangeRow(one.replica.name, one.at, one.before, one.after, one.cause) for one in changes
+        ),
+    )
+
+
+def _pools() -> QuerySet[Pool]:
+    return Pool.objects.select_related("model", "domain__region")
+
+
+def _endpoint(row: Replica) -> EndpointEntry:
+    is_draining = row.lifecycle == ReplicaLifecycle.DRAINING.value
+    return EndpointEntry(
+        replica_id=row.name,
+        host=row.host,
+        port=row.port,
+        is_draining=is_draining,
+        ready_at_ms=0 if is_draining else int(row.lifecycle_since.timestamp() * 1000),
+    )
+
+
+def _with_live(pools: list[Pool]) -> list[PoolRow]:
+    replicas: dict[int, list[Replica]] = {pool.pk: [] for pool in pools}
+    for row in Replica.objects.filter(pool__in=pools, removed_at=None).order_by(
+        "pool_id", "ordinal"
+    ):
+        replicas[row.pool_id].append(row)
+    live = pool_states(pool.name for pool in pools) or {}
+    return [_pool_row(pool, replicas[pool.pk], live.get(pool.name)) for pool in pools]
+
+
+def _pool_row(pool: Pool, rows: list[Replica], live: SeenPool | None) -> PoolRow:
+    states = {state.replica_id: state for state in live.state.endpoints} if live else {}
+    ready = ReplicaLifecycle.READY.value
+    return PoolRow(
+        name=pool.name,
+        model=pool.model.name,
+        driver=pool.driver,
+        region=pool.domain.region.slug,
+        domain=pool.domain.slug,
+        hardware=pool.hardware,
+        desired_replicas=pool.desired_replicas,
+        ready_replicas=sum(1 for row in rows if row.lifecycle == ready),
+        kv_capacity_tokens=pool.kv_capacity_tokens,
+        replicas=tuple(_replica_row(row, states.get(row.name)) for row in rows),
+        live_age_s=live.age_s if live else None,
+    )
+
+
+def _replica_row(row: Replica, state: EndpointState | None) -> ReplicaRow:
+    base = ReplicaRow(
+        name=row.name,
+        ordinal=row.ordinal,
+        address=f"{row.host}:{row.port}" if row.port else "",
+        lifecycle=row.lifecycle,
+        since=row.lifecycle_since,
+        cause=row.cause,
+        state=row.lifecycle,
+    )
+    if state is None:
+        return base
+    free = None
+    if state.kv_usage_ratio is not None and state.kv_capacity_tokens is not None:
+        free = round((1 - state.kv_usage_ratio) * state.kv_capacity_tokens)
+    return replace(
+        base,
+        state=row.lifecycle if state.health is ReplicaHealth.OK else state.health.value,
+        health=state.health,
+        health_reason=state.reason,
+        running=state.running,
+        waiting=state.waiting,
+        kv_usage_ratio=state.kv_usage_ratio,
+        kv_free_tokens=free,
+        generation_tokens_per_s=state.generation_tokens_per_s,
+        prompt_tokens_per_s=state.prompt_tokens_per_s,
+        prefix_hit_ratio=state.prefix_hit_ratio,
+        engine_version=state.engine_version,
+        scrape_age_s=age_of_ms(state.at_ms),
+    )
