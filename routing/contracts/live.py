@@ -10,6 +10,7 @@ from routing.contracts.endpoint_state import EndpointState
 
 # Fields of the hash.
 SLICES = "slices"
+SLICES_BY_MODEL = "slices:model"  # tenant x model: what tenants see, who see no pools
 SLICES_BY_TENANT = "slices:tenant"
 SLICES_TOTAL = "slices:total"
 POOL = "pool"

@@ -11,6 +11,7 @@ from routing.contracts.live import (
     POOL,
     POOL_HISTORY,
     SLICES,
+    SLICES_BY_MODEL,
     SLICES_BY_TENANT,
     SLICES_TOTAL,
     LivePool,
@@ -23,6 +24,7 @@ from routing.contracts.process import ProcessStatus, encode_status
 from routing.store import keys
 from telemetry.collector.wire import Field, as_bytes
 from telemetry.stats.figures import (
+    BY_MODEL,
     BY_SLICE,
     BY_TENANT,
     OVER_ALL,
@@ -38,7 +40,12 @@ STATE_KEPT_S = 3600  # readers judge age by `at_ms`; this only clears what nobod
 HISTORY_STEP_S = 5
 HISTORY_POINTS = SPEND_MINUTES * 60 // HISTORY_STEP_S
 HISTORY_REPLICAS_MAX = 256  # beyond, a chart of single replicas says nothing
-_FIELDS = {SLICES: BY_SLICE, SLICES_BY_TENANT: BY_TENANT, SLICES_TOTAL: OVER_ALL}
+_FIELDS = {
+    SLICES: BY_SLICE,
+    SLICES_BY_MODEL: BY_MODEL,
+    SLICES_BY_TENANT: BY_TENANT,
+    SLICES_TOTAL: OVER_ALL,
+}
 
 
 @dataclass(slots=True)

@@ -23,16 +23,6 @@ Group = tuple[str, str, str]
 TOTAL_GROUP: Group = ("", "", "")
 
 
-def slice_group(key: SliceKey) -> Group:
-    """Row of the slice view: work classes add up."""
-    return (key.tenant_id, key.model, key.pool)
-
-
-def tenant_group(key: SliceKey) -> Group:
-    """Row of the tenant view."""
-    return (key.tenant_id, "", "")
-
-
 def group_id(group: Group) -> str:
     """Name of a row in addresses, the same everywhere and for ever: 16 hex digits."""
     return hashlib.blake2s("\0".join(group).encode(), digest_size=8).hexdigest()
@@ -99,14 +89,16 @@ class Spend:
         return rows
 
 
-BY_SLICE, BY_TENANT, OVER_ALL = "slice", "tenant", "total"
+BY_SLICE, BY_MODEL, BY_TENANT, OVER_ALL = "slice", "model", "tenant", "total"
 
 
 def group_of(key: SliceKey, view: str) -> Group:
-    """The row that a slice falls into in a view."""
+    """The row that a slice falls into in a view: in each, work classes add up."""
     if view == BY_SLICE:
-        return slice_group(key)
-    return tenant_group(key) if view == BY_TENANT else TOTAL_GROUP
+        return (key.tenant_id, key.model, key.pool)
+    if view == BY_MODEL:
+        return (key.tenant_id, key.model, "")
+    return (key.tenant_id, "", "") if view == BY_TENANT else TOTAL_GROUP
 
 
 def rows_of(
@@ -128,7 +120,7 @@ def rows_of(
             sums.get(group) or SliceSum(),
             spent.get(group),
             slugs,
-            has_minutes=view != BY_SLICE,
+            has_minutes=view in (BY_TENANT, OVER_ALL),
         )
         for group in groups
     ]
