@@ -126,7 +126,7 @@ class Reservations:
         self.store = store
         self.gateway_id = gateway_id
 
-    def reserve(  # noqa: PLR0913 - the protocol's own arguments
+    def reserve(
         self,
         *,
         bucket: int,
@@ -156,7 +156,7 @@ class Reservations:
         )
         self.store.script(RESERVE, META_KEYS[bucket], argument, done)
 
-    def settle(  # noqa: PLR0913 - the protocol's own arguments
+    def settle(
         self,
         *,
         bucket: int,

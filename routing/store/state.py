@@ -169,7 +169,9 @@ def _forgotten(
     known: dict[bytes, bytes], decode: Callable[[bytes], _Status], now_ms: int
 ) -> list[bytes]:
     found = ((name, _decoded(decode, raw)) for name, raw in known.items())
-    return [name for name, one in found if one is None or now_ms - one.at_ms > FORGOTTEN_AFTER_MS]
+    return [
+        name for name, one in found if one is not None and now_ms - one.at_ms > FORGOTTEN_AFTER_MS
+    ]
 
 
 _Value = TypeVar("_Value")
