@@ -31,7 +31,7 @@ from routing.contracts.enums import (
 from routing.contracts.ids import uuid7
 from routing.contracts.snapshot import bucket_of
 from routing.contracts.usage import UsageEvent, charge_of, encode_usage
-from routing.decision.limits import Group
+from routing.decision.limits import Edges, Group
 from routing.store import keys
 from routing.store.reservations import encode_groups, group_edges
 from routing.store.scripts import LEASE, RESERVE, SETTLE, run_script
@@ -115,6 +115,7 @@ class ScriptedGateway:
     client: redis.Redis
     groups: tuple[Group, ...] = field(default_factory=day_groups)
     lease_ms: int = 15_000
+    edges: tuple[Edges, ...] | None = None  # windows of the test's own length; None: the calendar's
 
     @property
     def run_id(self) -> str:
@@ -129,7 +130,7 @@ class ScriptedGateway:
 
     def ask(self, party: Party, request_id: str, held: tuple[int, ...]) -> Any:
         now_ms = self.now_ms()
-        edges = group_edges(self.groups, party.timezone, now_ms)
+        edges = self.edges or group_edges(self.groups, party.timezone, now_ms)
         argument = msgspec.msgpack.encode(
             (
                 keys.bucket_tag(party.bucket),

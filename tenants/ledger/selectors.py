@@ -239,7 +239,7 @@ def _scoped(rows: QuerySet[M], tenant_ids: frozenset[int] | None) -> QuerySet[M]
 
 def _spend(rows: QuerySet[UsageRollup], subject: str, label: str) -> tuple[Spend, ...]:
     # aliases: an annotation may not have the name of a column
-    dearest = Sum("spend_nanousd").desc()
+    dearest = F("sum_spend_nanousd").desc()
     found = (
         rows.order_by()
         .values(group=F(subject), group_label=F(label))
