@@ -221,10 +221,15 @@ def spend_by_key(
 def _period(
     tenant_ids: frozenset[int] | None, since: datetime, until: datetime
 ) -> QuerySet[UsageRollup]:
+    return _scoped(UsageRollup.objects.filter(periods_filter(since, until)), tenant_ids)
+
+
+def periods_filter(since: datetime, until: datetime) -> Q:
+    """Condition for the rollup rows that cover [since, until), widened to minutes, each once."""
     parts = Q(pk__in=[])
     for part in cover(since, until):
         parts |= Q(grain=part.grain, start_at__gte=part.since, start_at__lt=part.until)
-    return _scoped(UsageRollup.objects.filter(parts), tenant_ids)
+    return parts
 
 
 def _scoped(rows: QuerySet[M], tenant_ids: frozenset[int] | None) -> QuerySet[M]:

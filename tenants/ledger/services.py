@@ -1,7 +1,8 @@
-"""Corrections by people, and the end of what is kept."""
+"""Corrections by people, sums for new limits, and the end of what is kept."""
 
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, timedelta
-from typing import cast
+from typing import Any, cast
 
 from django.db import IntegrityError, connection, transaction
 from django.db.models import Sum
@@ -11,16 +12,20 @@ from psycopg import sql
 from console.audit.rules import Actor
 from console.audit.services import record
 from console.errors import Conflict, NotFound
-from routing.contracts.snapshot import bucket_of
+from routing.contracts.enums import Dimension, LimitScope, WindowKind
+from routing.contracts.snapshot import Limit, TenantEntry, bucket_of
+from routing.decision.limits import Group, window_edges
+from routing.store.reservations import suffix_of
 from tenants.ledger import tables
 from tenants.ledger.rules.adjustments import check_adjustment
 from tenants.ledger.rules.booking import Adjustment, Booking
-from tenants.ledger.rules.lines import Booked, Sums, clean
+from tenants.ledger.rules.lines import Booked, Sums, clean, instant
 from tenants.ledger.rules.shapes import DAYS_KEPT
+from tenants.ledger.selectors import periods_filter
 from tenants.models import DamagedEntry, UsageAdjustment, UsageRollup, WindowUsage
 
 WINDOWS_KEPT = timedelta(days=3)  # counters end 26 h after their window; a day and more to spare
-MINUTES_KEPT = timedelta(days=31)  # older periods are read by hours and days
+MINUTES_KEPT = timedelta(days=35)  # the longest window, a month, may start at any minute (UTC)
 DAMAGE_KEPT = timedelta(days=90)
 MAX_DROPPED = 32  # partitions in one run: each takes the table's lock for a moment
 DELETE_ROWS = 5_000  # in one statement, so that no lock is held for long
@@ -88,6 +93,72 @@ def _net(booked: Booked) -> int:
         total=Sum("spend_nanousd")
     )["total"]
     return booked.sums.spend_nanousd + int(adjusted or 0)
+
+
+@transaction.atomic
+def seed_windows(*, tenant: TenantEntry, now_ms: int) -> int:
+    """Count what was used before a limit existed; returns how many counters moved. Repeatable.
+
+    Call it for a tenant whose limits changed, before they are published: gateways count a window
+    only while it has a limit, so a new one would start at zero. Sums come from rollups, which know
+    when a request started by its gateway's clock; requests in flight at the change are not seeded.
+    The tenant's day is always counted, and a minute is over before it matters.
+    """
+    bucket = bucket_of(tenant.id)
+    seeded = Booking()
+    with connection.cursor() as raw_cursor:
+        cursor = cast(tables.Cursor, raw_cursor)
+        tables.create_buckets(cursor, [bucket])
+        state = tables.lock_buckets(cursor, [bucket])[bucket]
+        for group in _seedable(tenant.limits):
+            start_ms, end_ms, _ = window_edges(group.window, tenant.timezone, now_ms)
+            suffix = suffix_of(tenant.id, group, start_ms)
+            used = _used(int(tenant.id), group, instant(start_ms), instant(end_ms))
+            counted = _counted(bucket, suffix)
+            for dimension, _ in group.dims:
+                missing = used.counted(dimension.value) - counted.counted(dimension.value)
+                if missing > 0:
+                    seeded.windows[suffix, dimension.value, end_ms] += missing
+                    seeded.delta[suffix, dimension.value, end_ms] += missing
+        tables.apply_booking(cursor, bucket, seeded)
+        seq = tables.insert_delta(cursor, bucket, state, seeded.corrections())
+        tables.move_bucket(cursor, bucket, state.pos, seq)
+    return len(seeded.windows)
+
+
+def _seedable(limits: Iterable[Limit]) -> list[Group]:
+    found: dict[tuple[LimitScope, str, WindowKind], list[tuple[Dimension, int]]] = {}
+    for limit in limits:
+        is_counted_anyway = (limit.scope, limit.window) == (LimitScope.TENANT, WindowKind.DAY)
+        if limit.window in (WindowKind.NOW, WindowKind.MINUTE) or is_counted_anyway:
+            continue
+        found.setdefault((limit.scope, limit.subject, limit.window), []).append(
+            (limit.dimension, limit.amount)
+        )
+    return [
+        Group(scope, window, subject, tuple(dims))
+        for (scope, subject, window), dims in found.items()
+    ]
+
+
+def _used(tenant_id: int, group: Group, since: datetime, until: datetime) -> Sums:
+    rows = UsageRollup.objects.filter(periods_filter(since, until), tenant_id=tenant_id)
+    if group.scope is LimitScope.KEY:
+        rows = rows.filter(key_id=int(group.subject))
+    elif group.scope is LimitScope.TENANT_MODEL:
+        rows = rows.filter(model=group.subject)
+    elif group.scope is LimitScope.TENANT_CLASS:
+        rows = rows.filter(work_class=group.subject)
+    return _sums(rows.aggregate(**{name: Sum(name) for name in Sums.__slots__}))
+
+
+def _counted(bucket: int, suffix: str) -> Sums:
+    names = ("requests", "input_tokens", "output_tokens", "spend_nanousd")
+    return _sums(WindowUsage.objects.filter(bucket=bucket, suffix=suffix).values(*names).first())
+
+
+def _sums(row: Mapping[str, Any] | None) -> Sums:
+    return Sums(**{name: int(amount or 0) for name, amount in (row or {}).items()})
 
 
 def drop_old() -> dict[str, int]:

@@ -13,12 +13,19 @@ from django.utils import timezone
 from console.audit.rules import Actor
 from console.errors import Conflict, InvalidInput, NotFound
 from console.models import AuditEvent
-from routing.contracts.enums import RequestStatus
+from routing.contracts.enums import (
+    Dimension,
+    LimitScope,
+    RequestStatus,
+    SettleKind,
+    WindowKind,
+)
 from routing.contracts.ids import day_of, uuid7
+from routing.contracts.snapshot import Limit, TenantEntry
 from routing.store import keys
 from tenants.ledger import selectors
 from tenants.ledger.reconcile import reconcile
-from tenants.ledger.services import adjust, drop_old
+from tenants.ledger.services import adjust, drop_old, seed_windows
 from tenants.models import DamagedEntry, UsageAdjustment, UsageRollup, WindowUsage
 from tests.ledgering import (
     Party,
@@ -183,8 +190,6 @@ def page(scope: frozenset[int] | None, **filters: object) -> tuple[selectors.Usa
 def test_filters_narrow_and_voids_are_shown_on_request(
     gateway: ScriptedGateway, party: Party
 ) -> None:
-    from routing.contracts.enums import SettleKind
-
     gateway.serve(party, model="a")
     gateway.serve(party, model="b", status=RequestStatus.FAILED)
     gateway.settle(gateway.reserve(party), SettleKind.VOID)
@@ -367,3 +372,47 @@ def test_reconcile_is_clean_at_quiet_and_names_what_differs(
 
 def check(party: Party):  # type: ignore[no-untyped-def]
     return reconcile(tenant_id=party.tenant_id, store_url=settings.REDIS_URL)
+
+
+def test_new_limit_starts_with_what_was_used_before_it(
+    gateway: ScriptedGateway, party: Party
+) -> None:
+    other_key = make_party("other")
+    for spend in (100, 200):
+        gateway.serve(party, spend_nanousd=spend)
+    gateway.serve(other_key, spend_nanousd=7_000)
+    cycle()
+    tenant = _tenant(
+        party,
+        Limit(LimitScope.TENANT, Dimension.SPEND_NANOUSD, WindowKind.MONTH, 1_000),
+        Limit(LimitScope.KEY, Dimension.REQUESTS, WindowKind.DAY, 5, str(party.key_id)),
+        Limit(LimitScope.TENANT_MODEL, Dimension.OUTPUT_TOKENS, WindowKind.WEEK, 5, "no-such"),
+        Limit(LimitScope.TENANT, Dimension.SPEND_NANOUSD, WindowKind.DAY, 1_000),
+        Limit(LimitScope.TENANT, Dimension.REQUESTS, WindowKind.MINUTE, 9),
+    )
+    assert seed_windows(tenant=tenant, now_ms=gateway.now_ms()) == 2
+    assert seed_windows(tenant=tenant, now_ms=gateway.now_ms()) == 0
+    cycle()
+    tag = keys.bucket_tag(party.bucket)
+    found = {
+        name: gateway.client.hgetall(name)
+        for name in gateway.client.scan_iter(f"{tag}:1:w:{party.tenant_id}:*")
+        if b":mo:" in name or b":key:" in name
+    }
+    assert sorted(value for counters in found.values() for value in counters.items()) == [
+        (b"req", b"2"),
+        (b"usd", b"300"),
+    ]
+    assert check(party).is_clean
+
+
+def _tenant(party: Party, *limits: Limit) -> TenantEntry:
+    return TenantEntry(
+        id=str(party.tenant_id),
+        slug="acme",
+        bucket=party.bucket,
+        timezone="UTC",
+        cache_salt="s",
+        models=("*",),
+        limits=limits,
+    )
