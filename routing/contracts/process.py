@@ -6,7 +6,10 @@ from routing.contracts.enums import StoreMode
 
 
 class GatewayStatus(msgspec.Struct, frozen=True):
-    """One gateway process. `snapshot_number` is its acknowledgement of a published snapshot."""
+    """One gateway process. `snapshot_number` is its acknowledgement of a published snapshot.
+
+    `open_breakers` maps replica ids that it sends no work to, to why: `hung` or `failing`.
+    """
 
     gateway_id: str
     incarnation: str
@@ -24,6 +27,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     journal_pending: int
     is_journal_behind: bool = False
     version: str = ""
+    open_breakers: dict[str, str] = {}
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):

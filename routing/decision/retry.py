@@ -1,7 +1,10 @@
 """What may be sent again, and how often: the retry budget of a (pool, tenant)."""
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from routing.decision.types import Reason, Refusal
 
 MAX_BUDGETS = 50_000  # pairs remembered; the least recently used restarts full, 100 B each
 
@@ -45,3 +48,68 @@ class RetryBudgets:
         self._tokens.move_to_end(pair)
         if len(self._tokens) > MAX_BUDGETS:
             self._tokens.popitem(last=False)
+
+
+class Kind(StrEnum):
+    """What an upstream's failure means for sending the request again."""
+
+    REFUSED = "refused"  # it took nothing on: another may always be tried
+    LOST = "lost"  # it took the request and gave nothing: only under the policy's switch
+    CALLER = "caller"  # the request itself is at fault: nobody else would take it
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A failure before any output: what to tell the caller, and whether to try elsewhere.
+
+    `pause_s` is how long the endpoint asked to be left alone; `counts` whether the breaker counts
+    it as the endpoint's failure.
+    """
+
+    kind: Kind
+    refusal: Refusal
+    pause_s: float = 0.0
+    counts: bool = True
+
+
+_SHUT_DOWN = "after shutdown"  # a draining vLLM answers 500 "cannot schedule new futures ..."
+_BUSY_STATUS = (503, 529)
+_DENIED_STATUS = (401, 403, 407)
+_CALLER_STATUS = (400, 409, 413, 422)
+
+
+def judge(status: int, message: str, retry_after_s: float | None, *, is_draining: bool) -> Verdict:
+    """Verdict on an HTTP status (or the code inside an error event) that came before output."""
+    if status == 429:
+        text = "The upstream limits the rate of requests."
+        refusal = Refusal(Reason.UPSTREAM_RATE_LIMITED, text, retry_after_s)
+        return Verdict(Kind.REFUSED, refusal, retry_after_s or 1.0, counts=False)
+    if status in _BUSY_STATUS:
+        refusal = Refusal(Reason.NO_CAPACITY, "The upstream is at capacity.", retry_after_s or 1.0)
+        return Verdict(Kind.REFUSED, refusal, retry_after_s or 0.0)
+    if status == 404:
+        refusal = Refusal(Reason.MODEL_UNAVAILABLE, "The model is not loaded on any upstream.")
+        return Verdict(Kind.REFUSED, refusal, counts=False)
+    if status in _CALLER_STATUS:
+        reason = Reason.REQUEST_TOO_LARGE if status == 413 else Reason.INVALID_REQUEST
+        return Verdict(
+            Kind.CALLER, Refusal(reason, message or "The upstream refused it."), counts=False
+        )
+    refusal = Refusal(Reason.UPSTREAM_ERROR, "The upstream failed.")
+    took_nothing = is_draining or _SHUT_DOWN in message or status in _DENIED_STATUS or status < 400
+    return Verdict(Kind.REFUSED if took_nothing else Kind.LOST, refusal)
+
+
+def judge_event(code: int | None, message: str, *, is_draining: bool) -> Verdict:
+    """Verdict on an error that came as the first event of a 200 stream: always a refusal."""
+    verdict = judge(code or 500, message, None, is_draining=is_draining)
+    if verdict.kind is Kind.CALLER:
+        return verdict
+    return replace(verdict, kind=Kind.REFUSED)
+
+
+def may_resend(verdict: Verdict, *, attempts: int, max_attempts: int, resend_lost: bool) -> bool:
+    """Whether the policy lets this failure be tried elsewhere (the budget is asked separately)."""
+    if attempts >= max_attempts:
+        return False
+    return verdict.kind is Kind.REFUSED or (verdict.kind is Kind.LOST and resend_lost)

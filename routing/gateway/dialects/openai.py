@@ -256,9 +256,11 @@ def forwarded_body(call: Call, decided: Decided) -> bytes:
         edits.append((*spans["model"], msgspec.json.encode(decided.model)))
     bound = b"%d" % decided.output_tokens
     stated = [name for name in ("max_tokens", "max_completion_tokens") if _states(call, name)]
-    for name in stated:
-        if int(call.body[slice(*spans[name])]) > decided.output_tokens:
-            edits.append((*spans[name], bound))
+    edits += [
+        (*spans[name], bound)
+        for name in stated
+        if int(call.body[slice(*spans[name])]) > decided.output_tokens
+    ]
     if not stated:
         if "max_tokens" in spans:  # null
             edits.append((*spans["max_tokens"], bound))

@@ -1,0 +1,143 @@
+"""One client request on its way through the gateway: its whole state, in one place."""
+
+from enum import IntEnum
+from typing import Protocol
+
+from routing.contracts.enums import WorkClass
+from routing.contracts.snapshot import (
+    ClassPolicy,
+    KeyEntry,
+    ModelEntry,
+    Price,
+    Snapshot,
+    TenantEntry,
+)
+from routing.contracts.usage import UsageEvent
+from routing.decision.estimate import Estimate
+from routing.decision.types import Hold
+from routing.gateway.dialects.openai import Call
+from routing.gateway.http1 import Request
+
+
+class Step(IntEnum):
+    """How far a request has come."""
+
+    READ = 0
+    RESERVING = 1
+    SENDING = 2
+    RELAYING = 3
+    ENDED = 4
+
+
+class Client(Protocol):
+    """The caller's connection, as the walk needs it."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes of a response that goes on."""
+
+    def finish(self, data: bytes, *, keep_alive: bool) -> None:
+        """Send the last bytes; then the next request, or close."""
+
+    def abort(self) -> None:
+        """Drop the connection at once."""
+
+
+class Attempt(Protocol):
+    """A try on one endpoint, as the exchange sees it."""
+
+    def cancel(self) -> None:
+        """Give up: close the upstream's connection at once."""
+
+    def check(self, now_s: float) -> None:
+        """Act on a deadline that has passed."""
+
+    def pause(self) -> None:
+        """The client reads too slowly: stop reading the upstream."""
+
+    def resume(self) -> None:
+        """The client has caught up."""
+
+
+class Exchange:
+    """State of one request. `*_s` are monotonic seconds, `*_ms` Unix milliseconds."""
+
+    __slots__ = (
+        "arrived_ms",
+        "arrived_s",
+        "attempt",
+        "attempts",
+        "call",
+        "class_name",
+        "client",
+        "deadlines",
+        "estimate",
+        "first_token_s",
+        "has_call",
+        "hold",
+        "input_tokens",
+        "is_chat",
+        "is_gone",
+        "key",
+        "model",
+        "model_name",
+        "pool",
+        "price",
+        "region",
+        "replica",
+        "request",
+        "request_id",
+        "skeleton",
+        "snapshot",
+        "step",
+        "tenant",
+        "tried",
+        "upstream_id",
+        "was_lost",
+        "work_class",
+    )
+
+    tenant: TenantEntry
+    key: KeyEntry
+    call: Call
+    model: ModelEntry
+    work_class: WorkClass
+    deadlines: ClassPolicy
+    price: Price
+    estimate: Estimate
+    skeleton: UsageEvent
+
+    def __init__(
+        self,
+        client: Client,
+        request: Request,
+        snapshot: Snapshot,
+        request_id: str,
+        now: tuple[float, int],
+    ) -> None:
+        """`now` is (monotonic seconds, Unix milliseconds) of acceptance."""
+        self.client = client
+        self.request = request
+        self.snapshot = snapshot
+        self.request_id = request_id
+        self.arrived_s, self.arrived_ms = now
+        self.step = Step.READ
+        self.is_gone = False
+        self.has_call = False
+        self.was_lost = False  # an upstream took it and gave nothing
+        self.is_chat = True
+        self.hold: Hold | None = None
+        self.attempt: Attempt | None = None
+        self.attempts = 0
+        self.tried: tuple[str, ...] = ()
+        self.pool = ""
+        self.replica = ""
+        self.region = ""
+        self.upstream_id = ""
+        self.first_token_s = 0.0
+        self.model_name = ""  # these three stay empty when the request is refused before
+        self.class_name = ""
+        self.input_tokens = 0
+
+    def millis(self, at_s: float) -> int:
+        """Unix milliseconds of a monotonic instant of this request."""
+        return self.arrived_ms + int((at_s - self.arrived_s) * 1000)

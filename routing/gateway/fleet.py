@@ -1,0 +1,134 @@
+"""The endpoints that this gateway may use: their addresses, own load, breakers, last reports."""
+
+from routing.contracts.endpoint_state import EndpointState, PoolState
+from routing.contracts.snapshot import EndpointEntry, ModelEntry, PoolEntry, Snapshot
+from routing.decision.breaker import Breaker
+from routing.decision.filters import Candidate, Report
+from routing.decision.select import Group
+from routing.gateway.upstream import ConnectionPool
+
+
+class Endpoint:
+    """One replica as this gateway uses it; keeps its state over snapshots."""
+
+    __slots__ = ("candidate", "connections", "entry", "host_header", "is_listed", "pool")
+
+    def __init__(self, entry: EndpointEntry, pool: PoolEntry) -> None:
+        self.entry = entry
+        self.pool = pool
+        self.connections = ConnectionPool(entry.host, entry.port)
+        self.candidate = Candidate(
+            entry.replica_id, pool.id, Breaker(entry.replica_id), pool.kv_capacity_tokens
+        )
+        host = f"[{entry.host}]" if ":" in entry.host else entry.host
+        self.host_header = f"{host}:{entry.port}".encode()
+        self.is_listed = True
+
+    def refresh(self, entry: EndpointEntry, pool: PoolEntry, ready_at_s: float) -> None:
+        """Take over what a new snapshot says of the same address."""
+        self.entry = entry
+        self.pool = pool
+        self.candidate.is_draining = entry.is_draining
+        self.candidate.kv_capacity_tokens = pool.kv_capacity_tokens
+        self.candidate.ready_at_s = ready_at_s
+
+    def began(self, kv_tokens: int) -> None:
+        """A request is sent here."""
+        self.candidate.in_flight += 1
+        self.candidate.held_tokens += kv_tokens
+
+    def ended(self, kv_tokens: int) -> None:
+        """A request that was sent here is over, whatever became of it."""
+        self.candidate.in_flight -= 1
+        self.candidate.held_tokens -= kv_tokens
+
+
+class Fleet:
+    """All endpoints of the snapshot in force, and the groups that each model may use."""
+
+    def __init__(self) -> None:
+        self.endpoints: dict[str, Endpoint] = {}
+        self._groups: dict[str, list[Group]] = {}
+        self._report_at_ms: dict[str, int] = {}
+        self.pools: tuple[str, ...] = ()
+
+    def take_snapshot(self, snapshot: Snapshot, now_s: float, wall_ms: int) -> None:
+        """Follow a snapshot: new endpoints appear, gone ones finish what they have."""
+        old, self.endpoints = self.endpoints, {}
+        by_pool: dict[str, list[Candidate]] = {}
+        for pool in snapshot.pools.values():
+            members = by_pool.setdefault(pool.id, [])
+            for entry in pool.endpoints:
+                endpoint = old.pop(entry.replica_id, None)
+                if endpoint is None or _moved(endpoint.entry, entry):
+                    if endpoint is not None:
+                        _retire(endpoint)
+                    endpoint = Endpoint(entry, pool)
+                age_s = (wall_ms - entry.ready_at_ms) / 1000 if entry.ready_at_ms else 0.0
+                ready_at_s = now_s - age_s if entry.ready_at_ms else 0.0
+                endpoint.refresh(entry, pool, ready_at_s)
+                self.endpoints[entry.replica_id] = endpoint
+                members.append(endpoint.candidate)
+        for endpoint in old.values():
+            _retire(endpoint)
+        self.pools = tuple(snapshot.pools)
+        self._groups = {name: _groups_of(model, by_pool) for name, model in snapshot.models.items()}
+
+    def groups(self, model: str) -> list[Group]:
+        """Targets of a model in the policy's order."""
+        return self._groups.get(model, [])
+
+    def take_report(self, state: PoolState, now_s: float, wall_ms: int) -> None:
+        """Take over what the collector says of a pool's endpoints.
+
+        Ages are by our own monotonic clock from the moment a newer report was seen; only the first
+        report of an endpoint is dated by the collector's wall clock.
+        """
+        for reported in state.endpoints:
+            endpoint = self.endpoints.get(reported.replica_id)
+            if endpoint is None:
+                continue
+            seen_ms = self._report_at_ms.get(reported.replica_id)
+            if seen_ms == reported.at_ms:
+                continue
+            self._report_at_ms[reported.replica_id] = reported.at_ms
+            age_s = 0.0 if seen_ms is not None else max(0.0, (wall_ms - reported.at_ms) / 1000)
+            _note(endpoint.candidate, reported, now_s - age_s)
+
+    def close_idle(self, now_s: float) -> None:
+        """Close connections that have been idle for too long."""
+        for endpoint in self.endpoints.values():
+            endpoint.connections.close_idle(now_s)
+
+    def close(self) -> None:
+        """Close every kept connection."""
+        for endpoint in self.endpoints.values():
+            endpoint.connections.close()
+
+
+def _moved(old: EndpointEntry, new: EndpointEntry) -> bool:
+    return (old.host, old.port) != (new.host, new.port)
+
+
+def _retire(endpoint: Endpoint) -> None:
+    endpoint.is_listed = False
+    endpoint.candidate.is_draining = True
+    endpoint.connections.close()
+
+
+def _groups_of(model: ModelEntry, by_pool: dict[str, list[Candidate]]) -> list[Group]:
+    targets = sorted(model.targets, key=lambda target: target.order)
+    return [Group(t.order, t.weight, by_pool[t.pool]) for t in targets if t.pool in by_pool]
+
+
+def _note(candidate: Candidate, reported: EndpointState, at_s: float) -> None:
+    if reported.kv_capacity_tokens:
+        candidate.kv_capacity_tokens = reported.kv_capacity_tokens
+    candidate.report = Report(
+        at_s,
+        reported.health,
+        reported.running,
+        reported.waiting,
+        reported.kv_usage_ratio,
+        candidate.in_flight,
+    )

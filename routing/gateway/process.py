@@ -1,0 +1,411 @@
+"""One gateway process: builds its parts, keeps its loops, drains, ends."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable, Coroutine
+
+import hiredis
+import msgspec
+
+from routing.contracts.endpoint_state import decode_pool_state
+from routing.contracts.enums import StoreMode
+from routing.contracts.process import GatewayStatus, decode_gateway_status, encode_status
+from routing.contracts.slices import encode_frame
+from routing.contracts.snapshot import Snapshot
+from routing.gateway.account import Accountant
+from routing.gateway.admin import AdminListener
+from routing.gateway.config import GatewayConfig
+from routing.gateway.fleet import Fleet
+from routing.gateway.journal import Journal
+from routing.gateway.metrics import Gauges, exposition
+from routing.gateway.probe import Prober
+from routing.gateway.reserve import Reserver
+from routing.gateway.server import Listener, Readiness
+from routing.gateway.snapshot import SnapshotKeeper, read_disk, write_disk
+from routing.gateway.stats import Stats
+from routing.gateway.sweep import Sweeper
+from routing.gateway.walk import Walk
+from routing.store import keys
+from routing.store.client import NudgeListener, StoreAwayError, StoreConnection
+from routing.store.clock import StoreClock
+from routing.store.reservations import Reservations
+
+log = logging.getLogger(__name__)
+
+DEADLINE_TICK_S = 0.1
+SNAPSHOT_POLL_S = 0.5
+STATUS_EVERY_S = 1.0
+START_WAIT_S = 2.0  # for the store; then serve from disk, or wait on without being ready
+SHUTDOWN_FLUSH_S = 5.0
+BACKLOG = 4096
+FRAMES_KEPT = 7_200  # an hour of two gateways' frames, about 50 MB
+STATUS_KEPT_MS = 3_600_000
+ALIVE_MS = 10_000
+_RESERVED_FDS = 4096
+
+
+class NotReadyError(Exception):
+    """The process cannot start; the message says why in one line."""
+
+
+class Gateway:
+    """The parts of this process, and its state as the outside sees it."""
+
+    def __init__(self, config: GatewayConfig, snapshot: Snapshot | None) -> None:
+        """Construct inside the loop. `snapshot` is the last good one from disk."""
+        self.config = config
+        self.started_ms = int(time.time() * 1000)
+        self.is_draining = False
+        self.clock = StoreClock(time.monotonic, self.started_ms)
+        name = config.gateway_id
+        self.store = StoreConnection(config.redis_url, name=name, clock=self.clock)
+        self.nudges = NudgeListener(
+            config.redis_url,
+            name=f"{name}-nudges",
+            clock=StoreClock(time.monotonic, self.started_ms),
+            channel=keys.NUDGES,
+            heard=self._nudged,
+        )
+        self.journal = Journal(config.journal_dir, gateway_id=name, incarnation=config.incarnation)
+        reservations = Reservations(self.store, name)
+        self.accountant = Accountant(reservations, self.journal, self.clock)
+        self.reserver = Reserver(reservations, self.accountant, self.clock)
+        self.sweeper = Sweeper(reservations, self.clock, owner=f"{name}:{config.incarnation}")
+        self.fleet = Fleet()
+        self.stats = Stats()
+        self.prober = Prober(self.fleet)
+        self.keeper = SnapshotKeeper(self.store, self._take_snapshot)
+        self.walk: Walk | None = None
+        self.listener: Listener | None = None
+        self.stopping = asyncio.Event()
+        self.has_snapshot = asyncio.Event()
+        self._poll_now = asyncio.Event()
+        self._disk: asyncio.Future[None] | None = None
+        if snapshot is not None:
+            self._install(snapshot)
+            self.keeper.number = snapshot.number
+
+    # -- readiness and the admin port
+
+    @property
+    def readiness(self) -> Readiness:
+        """This process, as the pages that ask see it."""
+        return self
+
+    @property
+    def why_not_ready(self) -> str:
+        """Empty when it serves."""
+        if self.is_draining:
+            return "draining"
+        if self.walk is None:
+            return "no snapshot yet"
+        if self.mode is StoreMode.CLOSED:
+            return "the store is away and the policy's outage time has passed"
+        return ""
+
+    @property
+    def mode(self) -> StoreMode:
+        """How requests are admitted now."""
+        if self.walk is None:
+            return StoreMode.CLOSED
+        return self.reserver.mode(self.walk.snapshot.policy.outage)
+
+    def metrics(self) -> bytes:
+        """The metrics page."""
+        walk, listener = self.walk, self.listener
+        gauges = Gauges(
+            in_flight=len(walk.live) if walk else 0,
+            connections=len(listener.connections) if listener else 0,
+            snapshot_number=walk.snapshot.number if walk else 0,
+            journal_pending=self.accountant.pending,
+            store_mode=self.mode,
+            is_ready=not self.why_not_ready,
+            buffered_bytes=listener.buffered_bytes if listener else 0,
+        )
+        return exposition(self.stats, gauges, self.fleet.endpoints)
+
+    def drain(self) -> None:
+        """Begin to shut down: not ready at once, what is running may finish."""
+        if not self.is_draining:
+            log.info("draining")
+            self.is_draining = True
+            self.stopping.set()
+
+    # -- snapshot
+
+    def _nudged(self, channel: bytes, payload: bytes) -> None:
+        if payload == b"snapshot":
+            self._poll_now.set()
+
+    def _take_snapshot(self, snapshot: Snapshot, raw: bytes) -> None:
+        self._install(snapshot)
+        self._keep_on_disk(raw)
+        self._send_status()
+        log.info("snapshot %d in force, policy %s", snapshot.number, snapshot.policy.label)
+
+    def _install(self, snapshot: Snapshot) -> None:
+        self.fleet.take_snapshot(snapshot, time.monotonic(), int(time.time() * 1000))
+        self.stats.take_snapshot(snapshot)
+        if self.walk is None:
+            self.walk = Walk(
+                self.config,
+                snapshot,
+                self.fleet,
+                self.reserver,
+                self.accountant,
+                self.stats,
+                self.clock.now_ms,
+            )
+        self.walk.snapshot = snapshot
+        failures = snapshot.policy.failures
+        self.walk.budgets.per_success = failures.retry_per_success
+        self.walk.budgets.burst = failures.retry_burst
+        self.has_snapshot.set()
+
+    def _keep_on_disk(self, raw: bytes) -> None:
+        """Write in a thread; of several in a row the last one wins."""
+        loop = asyncio.get_running_loop()
+        before = self._disk
+
+        async def write() -> None:
+            if before is not None:
+                await asyncio.gather(before, return_exceptions=True)
+            try:
+                await loop.run_in_executor(None, write_disk, self.config.snapshot_path, raw)
+            except OSError as error:
+                log.warning("the snapshot cannot be kept on disk: %s", error)
+
+        self._disk = asyncio.ensure_future(write())
+
+    # -- loops
+
+    async def watch_snapshot(self) -> None:
+        """Poll, sooner when nudged."""
+        while True:
+            await self.keeper.poll()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SNAPSHOT_POLL_S):
+                    await self._poll_now.wait()
+            self._poll_now.clear()
+
+    async def watch_deadlines(self) -> None:
+        """The one timer of all running requests."""
+        while True:
+            await asyncio.sleep(DEADLINE_TICK_S)
+            if self.walk is not None:
+                self.walk.check_deadlines(time.monotonic())
+
+    async def report(self) -> None:
+        """Each second: status, slices, pool states, idle connections, probes."""
+        while True:
+            now_s = time.monotonic()
+            if self.listener is not None:
+                self.listener.sweep(now_s)
+            self.fleet.close_idle(now_s)
+            self.prober.turn(now_s)
+            self._send_status()
+            self._send_frame()
+            await self._read_states()
+            await self._count_gateways()
+            await asyncio.sleep(STATUS_EVERY_S)
+
+    def _send_status(self) -> None:
+        if not self.store.is_ready:
+            return
+        status = encode_status(self.status())
+        self.store.command("HSET", keys.GATEWAYS, self.config.gateway_id, status)
+
+    def status(self) -> GatewayStatus:
+        """What this process says of itself."""
+        walk = self.walk
+        broken = {
+            name: endpoint.candidate.breaker.reason
+            for name, endpoint in self.fleet.endpoints.items()
+            if not endpoint.candidate.breaker.allows()
+        }
+        return GatewayStatus(
+            gateway_id=self.config.gateway_id,
+            incarnation=self.config.incarnation,
+            pid=os.getpid(),
+            host=self.config.address,
+            port=self.config.port,
+            admin_port=self.config.admin_port,
+            started_at_ms=self.started_ms,
+            at_ms=int(time.time() * 1000),
+            snapshot_number=walk.snapshot.number if walk else 0,
+            policy=walk.snapshot.policy.label if walk else "",
+            state="draining" if self.is_draining else ("ready" if walk else "starting"),
+            store_mode=self.mode,
+            in_flight=len(walk.live) if walk else 0,
+            journal_pending=self.accountant.pending,
+            is_journal_behind=self.journal.is_behind,
+            version=self.config.version,
+            open_breakers=broken,
+        )
+
+    def _send_frame(self) -> None:
+        if not self.store.is_ready:
+            return  # counts go on adding up until it is back
+        frame = self.stats.frame(
+            self.config.gateway_id, self.config.incarnation, int(time.time() * 1000)
+        )
+        raw = encode_frame(frame)
+        self.store.command("XADD", keys.SLICE_FRAMES, "MAXLEN", "~", FRAMES_KEPT, "*", "f", raw)
+
+    async def _read_states(self) -> None:
+        for pool in self.fleet.pools:
+            try:
+                raw = await self.store.call("GET", keys.pool_state(pool))
+                if isinstance(raw, bytes):
+                    state = decode_pool_state(raw)
+                    self.fleet.take_report(state, time.monotonic(), int(time.time() * 1000))
+            except (StoreAwayError, hiredis.ReplyError, msgspec.MsgspecError):
+                continue  # the last report ages, and is then not used
+
+    async def _count_gateways(self) -> None:
+        """How many gateways share the limits; entries of long-gone ones are removed."""
+        try:
+            found = await self.store.call("HGETALL", keys.GATEWAYS)
+        except (StoreAwayError, hiredis.ReplyError):
+            return
+        if not isinstance(found, list):
+            return
+        now_ms = int(time.time() * 1000)
+        alive = 0
+        for field, raw in zip(found[::2], found[1::2], strict=True):
+            try:
+                age_ms = now_ms - decode_gateway_status(raw).at_ms
+            except msgspec.MsgspecError:
+                continue  # of another version of this program
+            if age_ms > STATUS_KEPT_MS:
+                self.store.command("HDEL", keys.GATEWAYS, field)
+            alive += age_ms < ALIVE_MS
+        self.reserver.gateways = max(1, alive)
+
+
+async def run(config: GatewayConfig) -> int:
+    """Serve until told to stop; the exit code. Raises `NotReadyError` when it cannot start."""
+    _raise_fd_limit()
+    config.state_dir.mkdir(parents=True, exist_ok=True)
+    gateway = Gateway(config, read_disk(config.snapshot_path))
+    loop = asyncio.get_running_loop()
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(sig, gateway.drain)
+    recovered = gateway.journal.open()
+    gateway.store.start()
+    gateway.nudges.start()
+    await gateway.store.wait_ready(START_WAIT_S)
+    gateway.accountant.start(recovered)
+    gateway.sweeper.start()
+    loops = [
+        _forever(work) for work in (gateway.watch_snapshot, gateway.watch_deadlines, gateway.report)
+    ]
+    admin = await _listen(AdminListener(gateway), config.admin_host, config.admin_port)
+    server = await _serve_when_ready(gateway)
+    await gateway.stopping.wait()
+    await _drain(gateway, server)
+    for task in loops:
+        task.cancel()
+    await _close(gateway)
+    admin.close()
+    return 0
+
+
+def _forever(work: Callable[[], Coroutine[object, object, None]]) -> "asyncio.Task[None]":
+    """A loop that nothing ends: an unforeseen fault is logged, then it goes on."""
+
+    async def keep_going() -> None:
+        while True:
+            try:
+                await work()
+            except Exception:
+                log.exception("a loop of the gateway failed; it starts again")
+                await asyncio.sleep(STATUS_EVERY_S)
+
+    return asyncio.get_running_loop().create_task(keep_going())
+
+
+async def _serve_when_ready(gateway: Gateway) -> asyncio.Server | None:
+    """Open the callers' port once there is a snapshot to serve by; None when stopped before."""
+    waits = [
+        asyncio.ensure_future(event.wait()) for event in (gateway.has_snapshot, gateway.stopping)
+    ]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    if gateway.walk is None:
+        return None
+    listener = gateway.listener = Listener(gateway.walk, gateway)
+    config = gateway.config
+    server = await _listen(listener, config.host, config.port, reuse_port=True)
+    gc.collect()
+    gc.freeze()  # what the start made is never garbage: do not look at it again
+    log.info("serving on %s:%d", config.host, config.port)
+    return server
+
+
+async def _listen(
+    factory: Callable[[], asyncio.Protocol], host: str, port: int, *, reuse_port: bool = False
+) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
+    try:
+        return await loop.create_server(
+            factory, host, port, backlog=BACKLOG, reuse_port=reuse_port or None
+        )
+    except (OSError, socket.gaierror) as error:
+        raise NotReadyError(f"cannot listen on {host}:{port}: {error}") from error
+
+
+async def _drain(gateway: Gateway, server: asyncio.Server | None) -> None:
+    """Take nothing new; let what runs finish; cut what is left at the limit."""
+    gateway._send_status()
+    if server is not None:
+        server.close()
+    walk, listener = gateway.walk, gateway.listener
+    if walk is None or listener is None:
+        return
+    end_s = time.monotonic() + gateway.config.drain_s
+    while time.monotonic() < end_s:
+        listener.close_idle()
+        if not walk.live and not listener.connections:
+            return
+        await asyncio.sleep(0.02)
+    if walk.live:
+        log.warning("cutting %d requests at the drain limit", len(walk.live))
+        walk.cut_all()
+
+
+async def _close(gateway: Gateway) -> None:
+    """Settle, flush and let go, in the order in which things depend on each other."""
+    gateway.prober.stop()
+    gateway.fleet.close()
+    left = await gateway.accountant.drain(SHUTDOWN_FLUSH_S)
+    if left:
+        log.info("%d requests wait in the journal for the ledger", left)
+    gateway._send_frame()
+    gateway.sweeper.stop()
+    gateway.accountant.stop()
+    if gateway.store.is_ready:
+        with contextlib.suppress(StoreAwayError, hiredis.ReplyError):
+            await gateway.store.call("HDEL", keys.GATEWAYS, gateway.config.gateway_id)
+    if gateway._disk is not None:
+        await gateway._disk
+    await gateway.nudges.close()
+    await gateway.store.close()
+    gateway.journal.close()
+
+
+def _raise_fd_limit() -> None:
+    """Two sockets a request: ask for as many as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else max(soft, 1 << 16)
+    if soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,136 @@
+"""What a request leaves behind: the usage event, the shape row, the hold's description."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from routing.contracts.enums import RequestStatus, UsageSource
+from routing.contracts.pricing import spend_nanousd
+from routing.contracts.usage import HoldInfo, ShapeRow, UsageEvent, encode_hold_info
+from routing.decision.prefix import chain_hashes
+from routing.gateway.dialects.usage import Usage
+from routing.gateway.exchange import Exchange
+
+MAX_TEXT = 64  # characters kept of a caller's session, task and step names
+ITL_PRIOR_S = 0.03  # expected gap between tokens, until a pool's own figure is known
+NO_USAGE = Usage(0, 0, 0, 0, False)
+
+
+class End(NamedTuple):
+    """How a request ended. `usage` is what is charged; `source` where it comes from."""
+
+    status: RequestStatus
+    usage: Usage
+    source: UsageSource
+    ended_ms: int
+    http_status: int
+    error_code: str = ""
+
+
+def skeleton(exchange: Exchange, gateway_id: str) -> UsageEvent:
+    """The event as far as it is known at reservation; charges nothing yet."""
+    amounts = exchange.estimate.amounts
+    return UsageEvent(
+        request_id=exchange.request_id,
+        tenant_id=exchange.tenant.id,
+        key_id=exchange.key.id,
+        project_id=exchange.key.project_id,
+        model_asked=exchange.call.model,
+        model=exchange.model.name,
+        status=RequestStatus.FAILED,
+        usage_source=UsageSource.COUNTED,
+        work_class=exchange.work_class,
+        policy=exchange.snapshot.policy.label,
+        price_version=exchange.price.version,
+        gateway_id=gateway_id,
+        started_at_ms=exchange.arrived_ms,
+        ended_at_ms=exchange.arrived_ms,
+        held_input_tokens=amounts.input_tokens,
+        held_output_tokens=amounts.output_tokens,
+        held_nanousd=amounts.spend_nanousd,
+        is_stream=exchange.call.is_stream,
+        task_id=_header(exchange, b"x-headrace-task-id"),
+        task_kind=_header(exchange, b"x-headrace-task-kind"),
+        step=_header(exchange, b"x-headrace-step"),
+    )
+
+
+def hold_info(exchange: Exchange) -> bytes:
+    """What another process needs to end the request if this gateway is lost."""
+    return encode_hold_info(HoldInfo(exchange.skeleton, exchange.price, ITL_PRIOR_S))
+
+
+def counted(exchange: Exchange, output_tokens: int) -> Usage:
+    """Usage when the upstream stated none: estimated input, output as relayed."""
+    return Usage(exchange.estimate.amounts.input_tokens, 0, output_tokens, 0, False)
+
+
+def usage_event(exchange: Exchange, end: End) -> UsageEvent:
+    """The ledger's row of an ended reservation."""
+    usage, first = end.usage, exchange.first_token_s
+    return msgspec.structs.replace(
+        exchange.skeleton,
+        status=end.status,
+        usage_source=end.source,
+        ended_at_ms=end.ended_ms,
+        pool=exchange.pool,
+        replica=exchange.replica,
+        region=exchange.region,
+        first_token_at_ms=exchange.millis(first) if first else None,
+        input_tokens=usage.input_tokens,
+        cached_tokens=usage.cached_tokens,
+        output_tokens=usage.output_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        spend_nanousd=spend_nanousd(
+            exchange.price, usage.input_tokens, usage.cached_tokens, usage.output_tokens
+        ),
+        attempts=exchange.attempts,
+        http_status=end.http_status,
+        error_code=end.error_code,
+        is_suspicious=usage.is_suspicious,
+        upstream_request_id=exchange.upstream_id,
+    )
+
+
+def shape_row(exchange: Exchange, end: End, outcome: str, cancelled_ms: int | None) -> ShapeRow:
+    """The text-free row of a request that was at least read; refused ones are `refused:<code>`."""
+    first, usage, call = exchange.first_token_s, end.usage, exchange.call
+    salt = f"{exchange.tenant.cache_salt}:{call.model}".encode()
+    return ShapeRow(
+        request_id=exchange.request_id,
+        tenant_id=exchange.tenant.id,
+        model=exchange.model_name or call.model,
+        work_class=exchange.class_name or exchange.tenant.default_class.value,
+        arrived_at_ms=exchange.arrived_ms,
+        outcome=outcome,
+        ended_at_ms=end.ended_ms,
+        first_token_at_ms=exchange.millis(first) if first else None,
+        cancelled_at_ms=cancelled_ms,
+        max_tokens=call.ask.output_tokens,
+        input_tokens=usage.input_tokens or exchange.input_tokens,
+        cached_tokens=usage.cached_tokens,
+        output_tokens=usage.output_tokens,
+        session=_header(exchange, b"x-headrace-session-id") or _header(exchange, b"x-session-id"),
+        task_id=_header(exchange, b"x-headrace-task-id"),
+        task_kind=_header(exchange, b"x-headrace-task-kind"),
+        step=_header(exchange, b"x-headrace-step"),
+        resend_count=_resends(exchange),
+        pool=exchange.pool,
+        replica=exchange.replica,
+        prefix_hashes=chain_hashes(salt, call.prompt),
+    )
+
+
+def _resends(exchange: Exchange) -> int:
+    """How often the client's SDK says that it has sent this before."""
+    raw = exchange.request.headers.get(b"x-stainless-retry-count", b"0")
+    return int(raw) if raw.isdigit() and len(raw) <= 3 else 0
+
+
+def _header(exchange: Exchange, name: bytes) -> str:
+    """A caller's name for something, printable and short."""
+    raw = exchange.request.headers.get(name)
+    if not raw:
+        return ""
+    text = raw.decode("latin-1")[:MAX_TEXT]
+    return text if text.isascii() and text.isprintable() else ""

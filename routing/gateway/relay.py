@@ -1,0 +1,353 @@
+"""One try on one endpoint: send, watch three deadlines, pass bytes through, end exactly once.
+
+Nothing reaches the caller before the first output token, so until then a failure may be answered
+elsewhere; after it, a failure becomes a typed event and nothing is ever replayed.
+"""
+
+import time
+from typing import TYPE_CHECKING
+
+from routing.decision.breaker import Outcome
+from routing.decision.retry import Kind, Verdict, judge, judge_event
+from routing.decision.types import Reason, Refusal
+from routing.gateway.dialects.failure import error_code, error_message, retry_after_s
+from routing.gateway.dialects.usage import is_answer
+from routing.gateway.exchange import Exchange, Step
+from routing.gateway.fleet import Endpoint
+from routing.gateway.http1 import LAST_CHUNK, ResponseReader, chunk
+from routing.gateway.reply import rate_headers, stream_start
+from routing.gateway.sse import Fault, SseScanner
+from routing.gateway.stats import SliceName
+from routing.gateway.upstream import UpstreamConnection
+
+if TYPE_CHECKING:
+    from routing.gateway.walk import Walk
+
+MAX_ANSWER_BYTES = 32 << 20  # a whole answer: 32k tokens of JSON with log-probabilities fit
+MAX_ERROR_BYTES = 64 << 10
+CLIENT_STALL_S = 30.0  # a caller that does not read for so long is gone
+# A whole answer shows nothing until its end; it may take the first-token limit plus this for each
+# token of its output bound.
+WHOLE_S_PER_TOKEN = 0.1
+_SSE = b"text/event-stream"
+_MAX_ID = 64
+
+
+class Relay:
+    """State of the try. Owned by its exchange; the connection calls `received` and `lost`."""
+
+    __slots__ = (
+        "_connection",
+        "_head_seen",
+        "_is_over",
+        "_is_sent",
+        "_last_s",
+        "_paused_s",
+        "_pieces",
+        "_scanner",
+        "_size",
+        "_slice",
+        "_started_s",
+        "_walk",
+        "endpoint",
+        "exchange",
+        "tokens",
+    )
+
+    def __init__(self, walk: "Walk", exchange: Exchange, endpoint: Endpoint) -> None:
+        self._walk = walk
+        self.exchange = exchange
+        self.endpoint = endpoint
+        self.tokens = 0
+        self._connection: UpstreamConnection | None = None
+        self._scanner: SseScanner | None = None
+        self._head_seen = False
+        self._is_over = False
+        self._is_sent = False
+        self._started_s = time.monotonic()
+        self._last_s = self._started_s
+        self._paused_s = 0.0
+        self._pieces: list[bytes] = []
+        self._size = 0
+        names = (exchange.tenant.id, exchange.model_name, endpoint.pool.id, exchange.class_name)
+        self._slice: SliceName = names
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the endpoint has been given the request."""
+        return self._is_sent
+
+    @property
+    def usage_payload(self) -> bytes:
+        """The stream's last event with usage, or nothing."""
+        return self._scanner.usage if self._scanner is not None else b""
+
+    # -- sending
+
+    def start(self, head: bytes, body: bytes) -> None:
+        """Send over a kept connection, or dial one."""
+        self.endpoint.began(self.exchange.estimate.amounts.kv_tokens)
+        connections = self.endpoint.connections
+        connection = connections.get(self._started_s)
+        if connection is not None:
+            self._send(connection, head, body)
+        elif connections.is_full:
+            self._fail(judge(503, "", None, is_draining=False))
+        else:
+            self._walk.spawn(self._dial(head, body))
+
+    async def _dial(self, head: bytes, body: bytes) -> None:
+        try:
+            connection = await self.endpoint.connections.dial()
+        except OSError:
+            refusal = Refusal(Reason.UPSTREAM_ERROR, "The upstream cannot be reached.")
+            self._fail(Verdict(Kind.REFUSED, refusal))
+            return
+        if self._is_over:
+            self.endpoint.connections.put(connection, time.monotonic())
+        else:
+            self._send(connection, head, body)
+
+    def _send(self, connection: UpstreamConnection, head: bytes, body: bytes) -> None:
+        self._connection = connection
+        self._is_sent = True
+        connection.send(self, head, body)
+
+    # -- called by the connection
+
+    def received(self) -> None:
+        """More of the response has come."""
+        connection = self._connection
+        if connection is None or self._is_over:
+            return
+        reader = connection.reader
+        if not self._head_seen and (not reader.head_done or not self._read_head(reader)):
+            return
+        piece = reader.take()
+        if self._scanner is not None:
+            self._pass_on(self._scanner, piece, is_done=reader.is_done)
+        else:
+            self._collect(reader, piece, is_done=reader.is_done)
+
+    def lost(self) -> None:
+        """The connection ended first. Without a length, that is the end of the body."""
+        connection = self._connection
+        if self._is_over or connection is None:
+            return
+        reader = connection.reader
+        if self._head_seen and not reader.is_framed:
+            if self._scanner is None:
+                self._collect(reader, b"", is_done=True)
+                return
+            if self._scanner.is_complete:
+                self._pass_on(self._scanner, b"", is_done=True)
+                return
+        if self._scanner is not None and self._scanner.has_done:
+            self._pass_on(self._scanner, b"", is_done=True)
+            return
+        self._broke("The upstream's connection was lost")
+
+    def _read_head(self, reader: ResponseReader) -> bool:
+        self._head_seen = True
+        self.exchange.upstream_id = _safe_id(reader.headers.get(b"x-request-id", b""))
+        if reader.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            self._fail(judge(502, "", None, is_draining=False))
+            return False
+        is_events = reader.headers.get(b"content-type", b"").lower().startswith(_SSE)
+        if reader.status == 200 and is_events and self.exchange.call.is_stream:
+            self._scanner = SseScanner(keep_usage=self.exchange.call.include_usage)
+        return True
+
+    # -- a stream
+
+    def _pass_on(self, scanner: SseScanner, piece: bytes, *, is_done: bool) -> None:
+        out = scanner.feed(piece)
+        if is_done:
+            out += scanner.close()
+        if scanner.tokens != self.tokens:
+            self._count(scanner.tokens)
+        if scanner.fault is not None:
+            self._write(out)
+            self._faulted(scanner)
+        elif not is_done:
+            if out:
+                self._write(out)
+        elif scanner.is_complete:
+            self._completed(out)
+        else:
+            self._write(out)
+            self._broke("The upstream ended the stream early")
+
+    def _count(self, tokens: int) -> None:
+        now_s = time.monotonic()
+        exchange = self.exchange
+        if self.tokens:
+            fresh = tokens - self.tokens
+            self._walk.stats.tokens_came(self._slice, now_s - self._last_s, fresh)
+        else:
+            exchange.first_token_s = now_s
+            ttft_s = now_s - exchange.arrived_s
+            self._walk.stats.first_token(self._slice, ttft_s)
+        self._last_s = now_s
+        self.tokens = tokens
+        if exchange.hold is not None:
+            exchange.hold.out_so_far = tokens
+
+    def _write(self, out: bytes) -> None:
+        if not out:
+            return
+        exchange = self.exchange
+        if exchange.step is Step.RELAYING:
+            exchange.client.write(out if exchange.request.is_http10 else chunk(out))
+        else:
+            exchange.client.write(self._first(out))
+
+    def _first(self, out: bytes) -> bytes:
+        exchange = self.exchange
+        exchange.step = Step.RELAYING
+        return stream_start(exchange, rate_headers(exchange, self._walk.now_ms()), out)
+
+    def _completed(self, out: bytes) -> None:
+        exchange = self.exchange
+        data = b""
+        if exchange.step is not Step.RELAYING:
+            data = self._first(out)
+        elif out:
+            data = out if exchange.request.is_http10 else chunk(out)
+        if not exchange.request.is_http10:
+            data += LAST_CHUNK
+        self._release(Outcome.SUCCESS)
+        self._walk.stream_done(exchange, self, data)
+
+    def _faulted(self, scanner: SseScanner) -> None:
+        if scanner.fault is Fault.TOO_LONG:
+            self._broke("The upstream sent an event without an end")
+            return
+        verdict = judge_event(
+            error_code(scanner.error),
+            error_message(scanner.error),
+            is_draining=self.endpoint.candidate.is_draining,
+        )
+        if self.exchange.step is Step.RELAYING:
+            self._cut(verdict.refusal)
+        else:
+            self._fail(verdict)
+
+    # -- a whole answer
+
+    def _collect(self, reader: ResponseReader, piece: bytes, *, is_done: bool) -> None:
+        self._size += len(piece)
+        if self._size > (MAX_ANSWER_BYTES if reader.status == 200 else MAX_ERROR_BYTES):
+            self._fail(judge(502, "", None, is_draining=False))
+            return
+        if piece:
+            self._pieces.append(piece)
+        if not is_done:
+            return
+        body = b"".join(self._pieces)
+        if reader.status == 200 and is_answer(body):
+            self._release(Outcome.SUCCESS)
+            self._walk.answered(self.exchange, self, body)
+            return
+        is_draining = self.endpoint.candidate.is_draining
+        if reader.status == 200:
+            verdict = judge_event(error_code(body), error_message(body), is_draining=is_draining)
+        else:
+            wait_s = retry_after_s(reader.headers, self._walk.now_ms() / 1000)
+            message = error_message(body)
+            verdict = judge(reader.status, message, wait_s, is_draining=is_draining)
+        self._fail(verdict)
+
+    # -- the three deadlines, and a reader that does not read
+
+    def check(self, now_s: float) -> None:
+        """Act on a deadline that has passed."""
+        if self._is_over:
+            return
+        exchange, limits = self.exchange, self.exchange.deadlines
+        if self._paused_s and now_s - self._paused_s > CLIENT_STALL_S:
+            exchange.client.abort()
+        elif now_s - exchange.arrived_s > limits.total_s:
+            self._late("The request took longer than its total time limit")
+        elif self.tokens:
+            if not self._paused_s and now_s - self._last_s > limits.between_tokens_s:
+                self._late("The upstream fell silent between tokens")
+        else:
+            bound_s = limits.first_token_s
+            if not exchange.call.is_stream:
+                bound_s += exchange.estimate.amounts.output_tokens * WHOLE_S_PER_TOKEN
+            if now_s - self._started_s > bound_s:
+                self._late("The upstream did not answer in time")
+
+    def _late(self, message: str) -> None:
+        if self._scanner is not None and self._scanner.has_done:
+            self._completed(b"")  # the answer is whole, only the upstream's framing is not
+            return
+        refusal = Refusal(Reason.UPSTREAM_TIMEOUT, self._with_count(message))
+        if self.exchange.step is Step.RELAYING:
+            self._cut(refusal)
+        else:
+            self._fail(Verdict(Kind.LOST, refusal), Outcome.HUNG)
+
+    def pause(self) -> None:
+        """The client reads too slowly."""
+        self._paused_s = time.monotonic()
+        if self._connection is not None and not self._is_over:
+            self._connection.transport.pause_reading()
+
+    def resume(self) -> None:
+        """The client has caught up; the silence was not the upstream's."""
+        self._paused_s = 0.0
+        self._last_s = time.monotonic()
+        if self._connection is not None and not self._is_over:
+            self._connection.transport.resume_reading()
+
+    # -- ends
+
+    def cancel(self) -> None:
+        """The client is gone: so is the upstream's reason to go on."""
+        if not self._is_over:
+            self._release(None)
+
+    def _broke(self, message: str) -> None:
+        refusal = Refusal(Reason.UPSTREAM_ERROR, self._with_count(message))
+        if self.exchange.step is Step.RELAYING:
+            self._cut(refusal)
+        else:
+            self._fail(Verdict(Kind.LOST, refusal))
+
+    def _with_count(self, message: str) -> str:
+        return f"{message} after {self.tokens} output tokens." if self.tokens else f"{message}."
+
+    def _cut(self, refusal: Refusal) -> None:
+        """Output was sent: a typed event ends the stream."""
+        is_late = refusal.reason is Reason.UPSTREAM_TIMEOUT
+        self._release(Outcome.HUNG if is_late else Outcome.FAILURE)
+        self._walk.stream_cut(self.exchange, self, refusal)
+
+    def _fail(self, verdict: Verdict, outcome: Outcome = Outcome.FAILURE) -> None:
+        """No output was sent: the walk decides whether to try elsewhere."""
+        if self._is_over:
+            return
+        self._release(outcome if verdict.counts else None)
+        self._walk.failed(self.exchange, self, verdict)
+
+    def _release(self, outcome: Outcome | None) -> None:
+        self._is_over = True
+        now_s = time.monotonic()
+        self.endpoint.ended(self.exchange.estimate.amounts.kv_tokens)
+        if outcome is not None:
+            self.endpoint.candidate.breaker.observe(outcome, now_s)
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if connection.reader.is_done and connection.handler is self:
+            connection.release(now_s)
+        else:
+            connection.abort()
+
+
+def _safe_id(raw: bytes) -> str:
+    """An upstream's request id for the ledger: short and printable, or nothing."""
+    text = raw.decode("latin-1")
+    return text if len(text) <= _MAX_ID and text.isascii() and text.isprintable() else ""

@@ -1,0 +1,104 @@
+"""Head and body of what a caller receives, apart from refusals' words."""
+
+from routing.contracts.enums import Dimension, LimitScope, WindowKind
+from routing.decision.limits import window_edges
+from routing.decision.types import Refusal
+from routing.gateway.exchange import Exchange
+from routing.gateway.http1 import STATUS_LINES, chunk, whole
+from routing.gateway.refusal import error_object, retry_headers, status_of
+
+JSON = b"content-type: application/json\r\n"
+# Proxies in front would hold tokens back to fill their buffers.
+_STREAM = (
+    b"content-type: text/event-stream; charset=utf-8\r\n"
+    b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
+)
+_CHUNKED = b"transfer-encoding: chunked\r\n"
+_TOKENS = (Dimension.INPUT_TOKENS, Dimension.OUTPUT_TOKENS)
+_NANO = 1_000_000_000
+
+
+def identity_headers(exchange: Exchange) -> bytes:
+    """Our request id and the policy version that serves the request."""
+    return b"x-request-id: %b\r\nx-headrace-policy-version: %b\r\n" % (
+        exchange.request_id.encode(),
+        exchange.snapshot.policy.label.encode(),
+    )
+
+
+def rate_headers(exchange: Exchange, now_ms: int) -> bytes:
+    """`x-ratelimit-*` of the tightest request limit and the tightest token limit, if there are."""
+    hold = exchange.hold
+    if hold is None or not hold.remaining:
+        return b""
+    zone = exchange.tenant.timezone
+    lines = b""
+    for suffix, wanted in ((b"requests", (Dimension.REQUESTS,)), (b"tokens", _TOKENS)):
+        tightest = min(
+            (
+                (left, name)
+                for name, left in hold.remaining.items()
+                if name[1] in wanted and name[2] != WindowKind.NOW
+            ),
+            default=None,
+        )
+        if tightest is None:
+            continue
+        left, (scope, dimension, window) = tightest
+        limit = _amount(exchange, scope, dimension, window)
+        _, end_ms, _ = window_edges(WindowKind(window), zone, now_ms)
+        reset_s = max(0, end_ms - now_ms) / 1000
+        lines += b"x-ratelimit-limit-%b: %d\r\n" % (suffix, limit)
+        lines += b"x-ratelimit-remaining-%b: %d\r\n" % (suffix, max(0, left))
+        lines += b"x-ratelimit-reset-%b: %.3fs\r\n" % (suffix, reset_s)
+    return lines
+
+
+def _amount(exchange: Exchange, scope: LimitScope, dimension: Dimension, window: str) -> int:
+    """The limit that the remaining amount belongs to."""
+    subjects = ("", exchange.key.id, exchange.model_name, exchange.class_name)
+    named = (scope, dimension, window)
+    return min(
+        (
+            limit.amount
+            for limit in exchange.tenant.limits
+            if (limit.scope, limit.dimension, limit.window) == named and limit.subject in subjects
+        ),
+        default=0,
+    )
+
+
+def dollars(nanousd: int) -> bytes:
+    """Decimal dollars, exact to the nano-dollar."""
+    return b"%d.%09d" % divmod(nanousd, _NANO)
+
+
+def stream_start(exchange: Exchange, rates: bytes, first: bytes) -> bytes:
+    """Head of an event stream and its first bytes. HTTP/1.0 peers read until the end."""
+    is_old = exchange.request.is_http10
+    head = b"%b%b%b%b%b\r\n" % (
+        STATUS_LINES[200],
+        _STREAM,
+        identity_headers(exchange),
+        rates,
+        b"connection: close\r\n" if is_old else _CHUNKED,
+    )
+    return head + (first if is_old else chunk(first))
+
+
+def answer(
+    exchange: Exchange, rates: bytes, spend_nanousd: int, body: bytes, *, keep_alive: bool
+) -> bytes:
+    """A whole answer with its cost."""
+    cost = b"x-headrace-cost-usd: %b\r\n" % dollars(spend_nanousd)
+    headers = JSON + identity_headers(exchange) + rates + cost
+    return whole(200, headers, body, keep_alive=keep_alive)
+
+
+def refusal_answer(
+    refusal: Refusal, headers: bytes, *, keep_alive: bool, status: int | None = None
+) -> bytes:
+    """A refusal as JSON; `headers` are extra finished lines."""
+    lines = JSON + headers + retry_headers(refusal)
+    code = status if status is not None else status_of(refusal)
+    return whole(code, lines, error_object(refusal), keep_alive=keep_alive)

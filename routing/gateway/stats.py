@@ -1,0 +1,190 @@
+"""Counts of one gateway: slices for the collector (each second), totals for `/metrics`.
+
+Callers never choose a label: tenants and models are those of the snapshot, everything else is a
+closed set.
+"""
+
+from collections import Counter
+
+from routing.contracts.enums import RequestStatus
+from routing.contracts.slices import SliceDelta, SliceFrame
+from routing.contracts.snapshot import Snapshot
+from routing.contracts.usage import UsageEvent
+from telemetry.stats.sketch import index_of
+
+MAX_SLICES = 20_000  # rows a frame may have; above it tenants share the row `other`
+MAX_TENANT_LABELS = 200
+MAX_MODEL_LABELS = 50
+OTHER = "other"
+BUCKETS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+SliceName = tuple[str, str, str, str]
+
+
+class Slice:
+    """Counts of one tenant x model x pool x class since the last frame."""
+
+    __slots__ = (
+        "cached_tokens",
+        "cancelled",
+        "e2e_s",
+        "failed",
+        "input_tokens",
+        "itl_s",
+        "output_tokens",
+        "refused",
+        "requests",
+        "spend_nanousd",
+        "ttft_s",
+    )
+
+    def __init__(self) -> None:
+        self.requests = self.failed = self.cancelled = 0
+        self.input_tokens = self.cached_tokens = self.output_tokens = self.spend_nanousd = 0
+        self.refused: dict[str, int] = {}
+        self.ttft_s: dict[int, int] = {}
+        self.itl_s: dict[int, int] = {}
+        self.e2e_s: dict[int, int] = {}
+
+
+class Histogram:
+    """Cumulative buckets of seconds, as the exposition format wants them."""
+
+    __slots__ = ("counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS_S) + 1)
+        self.sum_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one value."""
+        self.sum_s += seconds
+        for place, bound in enumerate(BUCKETS_S):
+            if seconds <= bound:
+                self.counts[place] += 1
+                return
+        self.counts[-1] += 1
+
+
+def bump(bins: dict[int, int], seconds: float, count: int = 1) -> None:
+    """Count a duration in a sketch."""
+    index = index_of(seconds)
+    bins[index] = bins.get(index, 0) + count
+
+
+class Stats:
+    """All counts; owned by the event loop."""
+
+    def __init__(self) -> None:
+        self._slices: dict[SliceName, Slice] = {}
+        self._seq = 0
+        self._tenants: dict[str, str] = {}
+        self._models: frozenset[str] = frozenset()
+        self.requests: Counter[tuple[str, str]] = Counter()  # tenant label, outcome
+        self.tokens: Counter[tuple[str, str]] = Counter()  # tenant label, kind
+        self.spend_nanousd: Counter[str] = Counter()  # tenant label
+        self.refusals: Counter[str] = Counter()  # code
+        self.model_requests: Counter[tuple[str, str]] = Counter()  # model label, outcome
+        self.ttft: dict[str, Histogram] = {}  # model label
+        self.duration: dict[str, Histogram] = {}
+        self.retries = 0
+
+    def take_snapshot(self, snapshot: Snapshot) -> None:
+        """New label sets; counts of tenants that are gone are dropped."""
+        named = sorted(snapshot.tenants.values(), key=lambda tenant: tenant.slug)
+        self._tenants = {tenant.id: tenant.slug for tenant in named[:MAX_TENANT_LABELS]}
+        self._models = frozenset(sorted(snapshot.models)[:MAX_MODEL_LABELS])
+        labels = {*self._tenants.values(), OTHER}
+        for counter in (self.requests, self.tokens):
+            for name in [name for name in counter if name[0] not in labels]:
+                del counter[name]
+        for label in [label for label in self.spend_nanousd if label not in labels]:
+            del self.spend_nanousd[label]
+
+    def slice_of(self, name: SliceName) -> Slice:
+        """The slice to count in until the next frame; beyond the bound, one shared `other`."""
+        row = self._slices.get(name)
+        if row is None:
+            if len(self._slices) >= MAX_SLICES:
+                name = (OTHER, OTHER, OTHER, name[3])
+            row = self._slices.setdefault(name, Slice())
+        return row
+
+    def ended(self, event: UsageEvent) -> None:
+        """Count an ended reservation."""
+        row = self.slice_of((event.tenant_id, event.model, event.pool, event.work_class))
+        row.requests += 1
+        if event.status is RequestStatus.CANCELLED:
+            row.cancelled += 1
+        elif event.status is not RequestStatus.OK:
+            row.failed += 1
+        row.input_tokens += event.input_tokens
+        row.cached_tokens += event.cached_tokens
+        row.output_tokens += event.output_tokens
+        row.spend_nanousd += event.spend_nanousd
+        tenant = self._tenants.get(event.tenant_id, OTHER)
+        model = event.model if event.model in self._models else OTHER
+        self.requests[tenant, event.status] += 1
+        self.model_requests[model, event.status] += 1
+        self.tokens[tenant, "input"] += event.input_tokens
+        self.tokens[tenant, "cached"] += event.cached_tokens
+        self.tokens[tenant, "output"] += event.output_tokens
+        self.spend_nanousd[tenant] += event.spend_nanousd
+        if event.status is RequestStatus.OK:
+            self._timed(row, event, model)
+
+    def _timed(self, row: Slice, event: UsageEvent, model: str) -> None:
+        seconds = (event.ended_at_ms - event.started_at_ms) / 1000
+        bump(row.e2e_s, seconds)
+        _histogram(self.duration, model).observe(seconds)
+
+    def tokens_came(self, name: SliceName, gap_s: float, tokens: int) -> None:
+        """Count tokens that came together, `gap_s` after those before them."""
+        bump(self.slice_of(name).itl_s, gap_s / tokens, tokens)
+
+    def first_token(self, name: SliceName, seconds: float) -> None:
+        """Count a time to first token."""
+        bump(self.slice_of(name).ttft_s, seconds)
+        label = name[1] if name[1] in self._models else OTHER
+        _histogram(self.ttft, label).observe(seconds)
+
+    def refused(self, code: str, slice_name: SliceName | None = None) -> None:
+        """Count a refusal; `slice_name` when the tenant is known (an unknown model is `other`)."""
+        self.refusals[code] += 1
+        if slice_name is None:
+            return
+        tenant_id, model, pool, work_class = slice_name
+        self.requests[self._tenants.get(tenant_id, OTHER), "refused"] += 1
+        row = self.slice_of((tenant_id, model or OTHER, pool, work_class))
+        row.refused[code] = row.refused.get(code, 0) + 1
+
+    def frame(self, gateway_id: str, incarnation: str, at_ms: int) -> SliceFrame:
+        """What was counted since the last frame; starts the next one."""
+        slices, self._slices = self._slices, {}
+        self._seq += 1
+        rows = [_delta(name, row) for name, row in slices.items()]
+        return SliceFrame(gateway_id, incarnation, self._seq, at_ms, rows)
+
+
+def _histogram(by_label: dict[str, Histogram], label: str) -> Histogram:
+    found = by_label.get(label)
+    if found is None:
+        found = by_label[label] = Histogram()
+    return found
+
+
+def _delta(name: SliceName, row: Slice) -> SliceDelta:
+    return SliceDelta(
+        *name,
+        requests=row.requests,
+        failed=row.failed,
+        cancelled=row.cancelled,
+        refused=row.refused,
+        input_tokens=row.input_tokens,
+        cached_tokens=row.cached_tokens,
+        output_tokens=row.output_tokens,
+        spend_nanousd=row.spend_nanousd,
+        ttft_s=list(row.ttft_s.items()),
+        itl_s=list(row.itl_s.items()),
+        e2e_s=list(row.e2e_s.items()),
+    )

@@ -1,0 +1,160 @@
+"""Our own pooled HTTP client: connections to replicas, kept while both sides keep them."""
+
+import asyncio
+import socket
+from collections import deque
+from typing import Protocol, cast
+
+from routing.gateway.http1 import BrokenRequestError, ResponseReader
+
+CONNECT_TIMEOUT_S = 1.0  # in the same data centre; a slower one is down
+IDLE_S = 4.0  # below the 5 s after which uvicorn, and so vLLM, closes a kept connection
+MAX_IDLE = 256  # kept per replica; more than one engine batches
+MAX_OPEN = 4096  # per replica; beyond it the replica is hopelessly overloaded
+_JOINED_BYTES = 65_536  # larger bodies are written beside their head, without a copy
+
+
+class Handler(Protocol):
+    """What an attempt does with its connection's events."""
+
+    def received(self) -> None:
+        """More of the response is in the connection's reader."""
+
+    def lost(self) -> None:
+        """The connection ended before the response did, or spoke something else than HTTP."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection; serves one handler at a time."""
+
+    __slots__ = ("handler", "idle_since_s", "pool", "reader", "transport")
+
+    transport: asyncio.Transport
+
+    def __init__(self, pool: "ConnectionPool") -> None:
+        self.pool = pool
+        self.handler: Handler | None = None
+        self.reader = ResponseReader()
+        self.idle_since_s = 0.0
+
+    def send(self, handler: Handler, head: bytes, body: bytes) -> None:
+        """Write one request for `handler`."""
+        self.handler = handler
+        self.reader.reset()
+        if len(body) > _JOINED_BYTES:
+            self.transport.writelines((head, body))
+        else:
+            self.transport.write(head + body)
+
+    def release(self, now_s: float) -> None:
+        """The response is whole: keep the connection if both sides may."""
+        self.handler = None
+        if self.reader.keep_alive and not self.transport.is_closing():
+            self.pool.put(self, now_s)
+        else:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close at once; the handler hears nothing more."""
+        self.handler = None
+        self.transport.abort()
+
+    # -- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The dial succeeded."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.pool.open_count += 1
+        no_delay(self.transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the response. Bytes that nobody asked for end the connection."""
+        if self.handler is None:
+            self.transport.abort()
+            return
+        try:
+            self.reader.feed(data)
+        except BrokenRequestError:
+            handler, self.handler = self.handler, None
+            self.transport.abort()
+            handler.lost()
+            return
+        self.handler.received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone, by either side."""
+        self.pool.open_count -= 1
+        handler, self.handler = self.handler, None
+        if handler is not None:
+            handler.lost()
+        else:
+            self.pool.forget(self)
+
+
+class ConnectionPool:
+    """Connections to one address, newest first, so that spare ones age and go."""
+
+    __slots__ = ("_idle", "host", "open_count", "port")
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self.open_count = 0
+        self._idle: deque[UpstreamConnection] = deque()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further connection may be opened."""
+        return self.open_count >= MAX_OPEN
+
+    def get(self, now_s: float) -> UpstreamConnection | None:
+        """A kept connection that the other side has not had time to close."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.transport.is_closing():
+                continue
+            if now_s - connection.idle_since_s < IDLE_S:
+                return connection
+            connection.transport.close()
+        return None
+
+    def put(self, connection: UpstreamConnection, now_s: float) -> None:
+        """Keep a connection for the next request."""
+        if len(self._idle) >= MAX_IDLE:
+            connection.transport.close()
+            return
+        connection.idle_since_s = now_s
+        self._idle.append(connection)
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        """A kept connection was closed by the other side."""
+        try:
+            self._idle.remove(connection)
+        except ValueError:
+            return
+
+    def close_idle(self, now_s: float) -> None:
+        """Close what has been idle for too long."""
+        while self._idle and now_s - self._idle[0].idle_since_s >= IDLE_S:
+            self._idle.popleft().transport.close()
+
+    def close(self) -> None:
+        """Close every kept connection."""
+        while self._idle:
+            self._idle.pop().transport.close()
+
+    async def dial(self) -> UpstreamConnection:
+        """A new connection. Raises `OSError` (also for a timeout)."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, connection = await loop.create_connection(
+                lambda: UpstreamConnection(self), self.host, self.port
+            )
+        return connection
+
+
+def no_delay(transport: asyncio.Transport) -> None:
+    """Send small writes at once: a held-back chunk would add 40 ms to each token."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,0 +1,414 @@
+"""A request's way, one function a step, straight down this page.
+
+parse (server) -> identify -> read -> resolve -> estimate -> reserve -> route -> forward -> relay
+-> account. Each step gathers, calls one rule, acts; a refusal at any of them ends in `_refuse`.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+
+from routing.contracts.enums import RequestStatus, UsageSource
+from routing.contracts.ids import uuid7
+from routing.contracts.pricing import price_at, spend_nanousd
+from routing.contracts.snapshot import Snapshot
+from routing.decision.estimate import estimate
+from routing.decision.filters import Need
+from routing.decision.retry import Kind, RetryBudgets, Verdict, may_resend
+from routing.decision.select import select
+from routing.decision.types import Hold, Reason, Refusal
+from routing.gateway.account import Accountant
+from routing.gateway.config import GatewayConfig
+from routing.gateway.dialects.openai import Decided, forwarded_body, read_call
+from routing.gateway.dialects.usage import Usage, read_usage
+from routing.gateway.exchange import Client, Exchange, Step
+from routing.gateway.fleet import Endpoint, Fleet
+from routing.gateway.http1 import LAST_CHUNK, Request, chunk
+from routing.gateway.identify import identify
+from routing.gateway.record import (
+    NO_USAGE,
+    End,
+    counted,
+    hold_info,
+    shape_row,
+    skeleton,
+    usage_event,
+)
+from routing.gateway.refusal import error_event, status_of
+from routing.gateway.relay import Relay
+from routing.gateway.reply import answer, identity_headers, rate_headers, refusal_answer
+from routing.gateway.reserve import Ask, Reserver
+from routing.gateway.resolve import resolve
+from routing.gateway.stats import Stats
+
+log = logging.getLogger(__name__)
+
+CHAT = b"/v1/chat/completions"
+COMPLETIONS = b"/v1/completions"
+_RANDOM_BITS = 74
+_CANCELLED_STATUS = 499  # as logs of other gateways have it; never sent
+_NOBODY = Refusal(Reason.NO_CAPACITY, "No upstream can serve this model now.", 1.0)
+
+
+@dataclass(slots=True)
+class Walk:
+    """The steps and what they need. `snapshot` is swapped between requests.
+
+    `now_ms` is the store's time in Unix milliseconds. `live` are the requests that hold something.
+    """
+
+    config: GatewayConfig
+    snapshot: Snapshot
+    fleet: Fleet
+    reserver: Reserver
+    accountant: Accountant
+    stats: Stats
+    now_ms: Callable[[], int]
+    budgets: RetryBudgets = field(default_factory=RetryBudgets)
+    live: set[Exchange] = field(default_factory=set)
+    _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
+
+    # -- identify, read, resolve, estimate
+
+    def begin(self, client: Client, request: Request, path: bytes) -> Exchange | None:
+        """Take a whole request on. The exchange while it runs, None if it is answered already."""
+        now_ms = self.now_ms()
+        # Not a secret: ids need to differ, and to be made in a microsecond.
+        request_id = uuid7(now_ms, random.getrandbits(_RANDOM_BITS))
+        exchange = Exchange(client, request, self.snapshot, request_id, (time.monotonic(), now_ms))
+        exchange.is_chat = path == CHAT
+        caller = identify(request.headers, exchange.snapshot, self.config.pepper, now_ms)
+        if isinstance(caller, Refusal):
+            self.stats.refused(caller.reason)
+            self._answer_refusal(exchange, caller)
+            return None
+        exchange.tenant, exchange.key = caller
+        refusal = self._read(exchange) or self._resolve(exchange) or self._estimate(exchange)
+        if refusal is not None:
+            self._refuse(exchange, refusal)
+            return None
+        return self._reserve(exchange)
+
+    def _read(self, exchange: Exchange) -> Refusal | None:
+        call = read_call(exchange.request.body, is_chat=exchange.is_chat)
+        if isinstance(call, Refusal):
+            return call
+        exchange.call = call
+        exchange.has_call = True
+        exchange.request.body = b""  # the call has it
+        most = exchange.snapshot.policy.max_choices
+        if call.choices > most:
+            return Refusal(Reason.INVALID_REQUEST, f"At most {most} choices are served.", param="n")
+        return None
+
+    def _resolve(self, exchange: Exchange) -> Refusal | None:
+        call = exchange.call
+        resolved = resolve(
+            exchange.snapshot,
+            (exchange.tenant, exchange.key),
+            call.model,
+            call.service_tier,
+            exchange.request.headers,
+        )
+        if isinstance(resolved, Refusal):
+            return resolved
+        exchange.model, exchange.work_class, exchange.deadlines = resolved
+        exchange.model_name = exchange.model.name
+        exchange.class_name = exchange.work_class.value
+        exchange.price = price_at(exchange.model.prices, exchange.arrived_ms)
+        return None
+
+    def _estimate(self, exchange: Exchange) -> Refusal | None:
+        model, policy = exchange.model, exchange.snapshot.policy
+        cap = min(model.output_cap_tokens, policy.output_cap_tokens)
+        if exchange.deadlines.output_cap_tokens is not None:
+            cap = min(cap, exchange.deadlines.output_cap_tokens)
+        found = estimate(
+            exchange.call.ask,
+            exchange.price,
+            bytes_per_token=model.bytes_per_token,
+            context_tokens=model.context_tokens,
+            output_cap_tokens=cap,
+        )
+        if isinstance(found, Refusal):
+            return found
+        exchange.estimate = found
+        exchange.input_tokens = found.amounts.input_tokens
+        return None
+
+    # -- reserve
+
+    def _reserve(self, exchange: Exchange) -> Exchange | None:
+        exchange.step = Step.RESERVING
+        exchange.skeleton = skeleton(exchange, self.config.gateway_id)
+        self.live.add(exchange)
+        ask = Ask(
+            exchange.request_id,
+            exchange.tenant,
+            exchange.key,
+            exchange.model_name,
+            exchange.work_class,
+            exchange.estimate.amounts,
+            exchange.price,
+            exchange.snapshot.policy.outage,
+            hold_info(exchange),
+        )
+        self.reserver.reserve(ask, partial(self._reserved, exchange))
+        return exchange if exchange.step is not Step.ENDED else None
+
+    def _reserved(self, exchange: Exchange, outcome: Hold | Refusal) -> None:
+        if isinstance(outcome, Refusal):
+            self._refuse(exchange, outcome)
+            return
+        exchange.hold = outcome
+        if exchange.is_gone:
+            self._account_cancelled(exchange)
+        else:
+            self._route(exchange, _NOBODY)
+
+    # -- route, forward
+
+    def _route(self, exchange: Exchange, otherwise: Refusal) -> None:
+        """Choose an endpoint and send; `otherwise` is the answer when there is none."""
+        exchange.step = Step.SENDING
+        amounts = exchange.estimate.amounts
+        need = Need(
+            exchange.request_id,
+            amounts.input_tokens,
+            amounts.kv_tokens,
+            exchange.attempts,
+            exchange.snapshot.policy.stale_after_s,
+            exchange.tried,
+        )
+        choice = select(self.fleet.groups(exchange.model_name), need, time.monotonic())
+        endpoint = self.fleet.endpoints.get(choice.candidate.id) if choice is not None else None
+        if endpoint is None or not self._may_spend_retry(exchange, endpoint):
+            self._give_up(exchange, otherwise)
+            return
+        self._forward(exchange, endpoint)
+
+    def _may_spend_retry(self, exchange: Exchange, endpoint: Endpoint) -> bool:
+        if not exchange.attempts:
+            return True
+        self.stats.retries += 1
+        return self.budgets.take(endpoint.pool.id, exchange.tenant.id)
+
+    def _forward(self, exchange: Exchange, endpoint: Endpoint) -> None:
+        pool = endpoint.pool
+        exchange.attempts += 1
+        exchange.tried += (endpoint.candidate.id,)
+        exchange.pool, exchange.replica = pool.id, endpoint.candidate.id
+        exchange.region = pool.region
+        decided = Decided(
+            pool.served_model,
+            exchange.estimate.choice_output_tokens,
+            exchange.tenant.cache_salt,
+        )
+        body = forwarded_body(exchange.call, decided)
+        head = (
+            b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\n"
+            b"accept-encoding: identity\r\nx-request-id: %b\r\ncontent-length: %d\r\n\r\n"
+        ) % (
+            CHAT if exchange.is_chat else COMPLETIONS,
+            endpoint.host_header,
+            exchange.request_id.encode(),
+            len(body),
+        )
+        relay = Relay(self, exchange, endpoint)
+        exchange.attempt = relay
+        relay.start(head, body)
+
+    # -- what the relay found
+
+    def failed(self, exchange: Exchange, relay: Relay, verdict: Verdict) -> None:
+        """Nothing was sent to the caller: try elsewhere if the policy and the budget allow it."""
+        exchange.attempt = None
+        candidate = relay.endpoint.candidate
+        if verdict.pause_s:
+            candidate.paused_until_s = time.monotonic() + verdict.pause_s
+        if verdict.kind is Kind.LOST:
+            exchange.was_lost = True
+        failures = exchange.snapshot.policy.failures
+        if may_resend(
+            verdict,
+            attempts=exchange.attempts,
+            max_attempts=failures.attempts,
+            resend_lost=failures.resend_before_output,
+        ):
+            self._route(exchange, verdict.refusal)
+        else:
+            self._give_up(exchange, verdict.refusal)
+
+    def answered(self, exchange: Exchange, relay: Relay, body: bytes) -> None:
+        """A whole answer has come."""
+        usage = read_usage(body)
+        source = UsageSource.REPORTED
+        if usage is None:
+            source = UsageSource.COUNTED
+            usage = counted(exchange, _tokens_in(body, exchange))
+        price = exchange.price
+        spend = spend_nanousd(price, usage.input_tokens, usage.cached_tokens, usage.output_tokens)
+        rates = rate_headers(exchange, self.now_ms())
+        keep_alive = exchange.request.keep_alive
+        data = answer(exchange, rates, spend, body, keep_alive=keep_alive)
+        self._succeeded(exchange, relay)
+        self._account(exchange, RequestStatus.OK, usage, source, 200)
+        exchange.client.finish(data, keep_alive=keep_alive)
+
+    def stream_done(self, exchange: Exchange, relay: Relay, data: bytes) -> None:
+        """A stream ended as it should; `data` are its last bytes."""
+        usage, source = self._usage_of(exchange, relay)
+        self._succeeded(exchange, relay)
+        self._account(exchange, RequestStatus.OK, usage, source, 200)
+        keep_alive = exchange.request.keep_alive and not exchange.request.is_http10
+        exchange.client.finish(data, keep_alive=keep_alive)
+
+    def stream_cut(self, exchange: Exchange, relay: Relay, refusal: Refusal) -> None:
+        """Output was sent, then it failed: a typed event, no `[DONE]`, the connection closes."""
+        usage, source = self._usage_of(exchange, relay)
+        status = RequestStatus.INCOMPLETE
+        self._account(exchange, status, usage, source, 200, refusal.reason)
+        event = error_event(refusal)
+        data = event if exchange.request.is_http10 else chunk(event) + LAST_CHUNK
+        exchange.client.finish(data, keep_alive=False)
+
+    def client_gone(self, exchange: Exchange) -> None:
+        """The caller has left: close the upstream at once, charge what was used."""
+        exchange.is_gone = True
+        if exchange.hold is None or exchange.step is Step.ENDED:
+            return  # `_reserved` will void it, or it is over
+        self._account_cancelled(exchange)
+
+    def cut_all(self) -> None:
+        """The drain limit has passed: end what is still running, with a typed error."""
+        refusal = Refusal(Reason.SHUTTING_DOWN, "The gateway is shutting down; send it again.", 1.0)
+        for exchange in list(self.live):
+            relay = exchange.attempt
+            if not isinstance(relay, Relay):
+                continue
+            relay.cancel()
+            if exchange.step is Step.RELAYING:
+                self.stream_cut(exchange, relay, refusal)
+            else:
+                exchange.was_lost = exchange.was_lost or relay.is_sent
+                self._give_up(exchange, refusal)
+
+    # -- account
+
+    def _usage_of(self, exchange: Exchange, relay: Relay) -> tuple[Usage, UsageSource]:
+        usage = read_usage(relay.usage_payload) if relay.usage_payload else None
+        if usage is not None:
+            return usage, UsageSource.REPORTED
+        return counted(exchange, relay.tokens), UsageSource.COUNTED
+
+    def _succeeded(self, exchange: Exchange, relay: Relay) -> None:
+        self.budgets.succeeded(relay.endpoint.pool.id, exchange.tenant.id)
+
+    def _account_cancelled(self, exchange: Exchange) -> None:
+        relay = exchange.attempt
+        usage, source = NO_USAGE, UsageSource.COUNTED
+        is_void = True
+        if isinstance(relay, Relay):
+            relay.cancel()
+            if relay.is_sent:
+                usage, source = self._usage_of(exchange, relay)
+                is_void = False
+        status = RequestStatus.CANCELLED
+        self._account(
+            exchange, status, usage, source, _CANCELLED_STATUS, "client_closed", is_void=is_void
+        )
+
+    def _account(
+        self,
+        exchange: Exchange,
+        status: RequestStatus,
+        usage: Usage,
+        source: UsageSource,
+        http_status: int,
+        code: str = "",
+        *,
+        is_void: bool = False,
+        done: Callable[[], None] | None = None,
+    ) -> None:
+        """End the reservation, once: ledger row, shape row, counts."""
+        exchange.step = Step.ENDED
+        exchange.attempt = None
+        self.live.discard(exchange)
+        ended_ms = exchange.millis(time.monotonic())
+        end = End(status, usage, source, ended_ms, http_status, code)
+        event = usage_event(exchange, end)
+        if exchange.hold is not None:
+            if is_void:
+                self.accountant.void(exchange.hold, event=event, done=done)
+            else:
+                self.accountant.end(exchange.hold, event)
+                if done is not None:
+                    done()
+        cancelled_ms = ended_ms if status is RequestStatus.CANCELLED else None
+        self.accountant.shape(shape_row(exchange, end, status.value, cancelled_ms))
+        self.stats.ended(event)
+
+    # -- refusals
+
+    def _give_up(self, exchange: Exchange, refusal: Refusal) -> None:
+        """Refuse after a reservation. What no upstream took on is void; a lost request is a row."""
+        status = status_of(refusal)
+        self.stats.refused(refusal.reason)
+        self._account(
+            exchange,
+            RequestStatus.FAILED,
+            NO_USAGE,
+            UsageSource.COUNTED,
+            status,
+            refusal.reason,
+            is_void=not exchange.was_lost,
+            done=lambda: self._answer_refusal(exchange, refusal),
+        )
+
+    def _refuse(self, exchange: Exchange, refusal: Refusal) -> None:
+        """Refuse without a reservation: a shape row and a count are all that is left."""
+        exchange.step = Step.ENDED
+        self.live.discard(exchange)
+        class_name = exchange.class_name or exchange.tenant.default_class.value
+        self.stats.refused(
+            refusal.reason, (exchange.tenant.id, exchange.model_name, "", class_name)
+        )
+        if exchange.has_call:
+            ended_ms = exchange.millis(time.monotonic())
+            status = status_of(refusal)
+            end = End(RequestStatus.FAILED, NO_USAGE, UsageSource.COUNTED, ended_ms, status)
+            outcome = f"refused:{refusal.reason.value}"
+            self.accountant.shape(shape_row(exchange, end, outcome, None))
+        self._answer_refusal(exchange, refusal)
+
+    def _answer_refusal(self, exchange: Exchange, refusal: Refusal) -> None:
+        if exchange.is_gone:
+            return
+        keep_alive = exchange.request.keep_alive
+        headers = identity_headers(exchange) + rate_headers(exchange, self.now_ms())
+        data = refusal_answer(refusal, headers, keep_alive=keep_alive)
+        exchange.client.finish(data, keep_alive=keep_alive)
+
+    # -- background
+
+    def spawn(self, work: Coroutine[object, object, None]) -> None:
+        """Run a short task; the walk keeps it alive."""
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def check_deadlines(self, now_s: float) -> None:
+        """Look at every running try's deadlines; called ten times a second."""
+        for exchange in list(self.live):
+            if exchange.attempt is not None:
+                exchange.attempt.check(now_s)
+
+
+def _tokens_in(body: bytes, exchange: Exchange) -> int:
+    """Output of a whole answer without usage: bytes over bytes per token, within the hold."""
+    estimated = -int(-len(body) // exchange.model.bytes_per_token)
+    return min(estimated, exchange.estimate.amounts.output_tokens)
