@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 LOCK = "requirements.lock"
 TEST_LOCK = "requirements-test.lock"  # holds everything in LOCK as well
+PACKAGES = ("console", "tenants", "routing", "capacity", "telemetry")
 
 # Commands that need no state to begin with: they make it, or say themselves that there is none.
 STATELESS = frozenset(

@@ -8,9 +8,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from console.supervisor.bootstrap import ROOT
+from console.supervisor.bootstrap import PACKAGES, ROOT
 
-PACKAGES = ("console", "tenants", "routing", "capacity", "telemetry")
 AT_ONCE = 2  # the type checker takes a core for itself, the rest share the other
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from console.supervisor import ports
-from console.supervisor.bootstrap import LOCK, ROOT
+from console.supervisor.bootstrap import LOCK, PACKAGES, ROOT
 from console.supervisor.probes import HeartbeatProbe, HttpProbe
 from console.supervisor.processes import Program
 from console.supervisor.state import StartRefused
@@ -153,11 +153,14 @@ def prepare_program(environment: Mapping[str, str], *, is_demo: bool) -> Program
 
 
 def prepared_key(database: str, *, is_demo: bool) -> str:
-    """Digest of everything that `prepare` depends on; unchanged means nothing to do."""
+    """Digest of what `prepare` depends on; unchanged means nothing to do.
+
+    Schema, schedule, catalogue and demo are all code: any changed file counts.
+    """
     digest = hashlib.sha256(f"{database}\0{is_demo}".encode())
-    files = [ROOT / LOCK, *sorted(ROOT.glob("*/migrations/*.py"))]
-    if is_demo:
-        files += sorted((ROOT / "console" / "demo").glob("*.py"))
+    files = [ROOT / LOCK]
+    for package in PACKAGES:
+        files += sorted((ROOT / package).rglob("*.py"))
     for path in files:
         digest.update(os.fsencode(path.relative_to(ROOT)) + b"\0" + path.read_bytes())
     return digest.hexdigest()

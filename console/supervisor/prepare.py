@@ -1,6 +1,6 @@
 """`python -m console.supervisor.prepare`: bring the database to what the code needs, once.
 
-Schema, first operator, demo rows and the first snapshot in one process, so that one Django start
+Schema, schedule, first operator, demo rows and the first snapshot in one process, so that one Django start
 pays for all. Each step may be run again: the supervisor repeats the whole after a failure.
 """
 
@@ -17,11 +17,13 @@ def prepare(*, is_demo: bool) -> None:
     # Imported here: models exist only after the setup above.
     from console.accounts.services import create_user  # noqa: PLC0415
     from console.audit.rules import Actor  # noqa: PLC0415
+    from console.jobs.services import ensure_schedule  # noqa: PLC0415
     from console.models import Role, User  # noqa: PLC0415
     from console.supervisor.state import State, read_json, write_json  # noqa: PLC0415
     from routing.policies.services import push_snapshot  # noqa: PLC0415
 
     call_command("migrate", interactive=False, verbosity=1)
+    ensure_schedule()
     state = State.current()
     credentials = read_json(state.credentials)
     operator = credentials["operator"]

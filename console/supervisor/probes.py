@@ -17,6 +17,7 @@ from routing.store import keys
 
 PROBE_TIMEOUT_S = 1.0
 HEARTBEAT_FRESH_S = 10.0  # readers of process statuses treat older ones as gone
+_BODY_BYTES = 160  # a reason, not a page
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class HttpProbe:
             answer = connection.getresponse()
             if answer.status == 200:
                 return ""
-            body = answer.read(200).decode(errors="replace").strip()
+            body = " ".join(answer.read(_BODY_BYTES).decode(errors="replace").split())
         except (OSError, http.client.HTTPException) as error:
             return f"no answer from {self.path} ({error})"
         finally:

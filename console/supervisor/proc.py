@@ -53,6 +53,11 @@ def identify(pid: int) -> Identity | None:
     return None if ticks is None else Identity(pid, ticks)
 
 
+def boot_id() -> str:
+    """Changes with every boot: start times count from it."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def command_line(pid: int) -> tuple[str, ...]:
     """Arguments of a process; empty if it is gone or not readable."""
     try:

@@ -5,7 +5,6 @@ due. What is run stands in `plan.py`; this module knows programs only as argumen
 """
 
 import contextlib
-import logging
 import os
 import select
 import signal
@@ -20,8 +19,6 @@ from types import FrameType
 from console.supervisor import proc
 from console.supervisor.logs import last_line, open_log, rotate_large
 from console.supervisor.state import StartRefused
-
-logger = logging.getLogger(__name__)
 
 FIRST_DELAY_S = 0.5  # doubles with each death in a row
 LONGEST_DELAY_S = 30.0
@@ -312,10 +309,12 @@ class Supervisor:
             child.last_reason += f": {said}"
         delay_s = restart_delay_s(child.deaths_in_a_row)
         child.next_s = now_s + delay_s
-        logger.warning(
-            "%s %s; starts again in %.1f s", child.program.name, child.last_reason, delay_s
-        )
+        if child.was_ready:  # before that, the failed start says it
+            self._tell(f"{child.program.name} {child.last_reason}; starts again in {delay_s:g} s")
         self._enter(child, Phase.BACKING_OFF)
+
+    def _tell(self, line: str) -> None:
+        self.say(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {line}")
 
     def _probe(self, child: Child) -> None:
         assert child.process is not None  # noqa: S101 - STARTING implies it
@@ -345,7 +344,7 @@ class Supervisor:
         while running := [child for child in members if child.process is not None]:
             if self._kill_now or time.monotonic() > deadline_s:
                 for child in running:
-                    logger.warning("%s does not stop: killed", child.program.name)
+                    self._tell(f"{child.program.name} does not stop: killed")
                     if child.identity is not None:
                         proc.send(child.identity, signal.SIGKILL)
                 deadline_s = time.monotonic() + KILL_WAIT_S

@@ -68,6 +68,15 @@ def _row(child: Child) -> dict[str, Any]:
     }
 
 
+def read_board(state: State) -> dict[str, Any]:
+    """The file; without the supervisor and the pids of a boot that is over."""
+    file = read_json(state.processes)
+    if file and file.get("boot") != proc.boot_id():
+        file["supervisor"] = {}
+        file["processes"] = [{**row, "pid": None} for row in file.get("processes", [])]
+    return file
+
+
 def identity_of(row: Mapping[str, Any]) -> proc.Identity | None:
     """The process that a row of the file means, alive or not."""
     if not row.get("pid") or not row.get("ticks"):
@@ -80,7 +89,7 @@ def collect(state: State, now: float) -> dict[str, Any]:
 
     Answers also when the supervisor, the store or all of it is gone.
     """
-    file = read_json(state.processes)
+    file = read_board(state)
     environment = read_json(state.environment)
     supervisor = identity_of(file.get("supervisor", {}))
     is_supervised = supervisor is not None and supervisor.is_alive

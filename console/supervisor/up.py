@@ -1,8 +1,6 @@
 """`up` and `down`: one state, from nothing to ready and back to nothing."""
 
 import contextlib
-import json
-import logging
 import os
 import secrets
 import signal
@@ -10,20 +8,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from capacity.drivers.processes import read_record
 from console.supervisor import embedded, plan, ports, proc
 from console.supervisor.processes import SERVERS, Supervisor
 from console.supervisor.servers import EMBEDDED, Servers, servers_of
 from console.supervisor.state import StartRefused, State, read_json, write_json
-from console.supervisor.status import Board, identity_of
-
-logger = logging.getLogger(__name__)
+from console.supervisor.status import Board, identity_of, read_board
 
 READY_WAIT_S = 90.0  # every process together, on a busy machine
 PREPARE_WAIT_S = 600.0
 DOWN_WAIT_S = 120.0  # gateways drain, then the database writes its checkpoint
 LEFTOVER_WAIT_S = 15.0
 OPERATOR = {"username": "admin", "email": "admin@localhost"}
-ENGINE_MODULE = "capacity.engine"
 
 
 @dataclass(slots=True)
@@ -138,6 +134,7 @@ class Up:
     def _header(self) -> dict[str, object]:
         me = proc.identify(os.getpid())
         return {
+            "boot": proc.boot_id(),
             "supervisor": {"pid": os.getpid(), "ticks": me.ticks if me else None},
             "console_url": self._console_url,
             "gateway_url": self._gateway_url,
@@ -157,7 +154,7 @@ def down(state: State, say: Callable[[str], None]) -> None:
     Raises `StartRefused` if nothing runs, or if something does not end in time.
     """
     pid = state.holder_pid()
-    supervisor = identity_of(read_json(state.processes).get("supervisor", {}))
+    supervisor = identity_of(read_board(state).get("supervisor", {}))
     if pid is not None:
         # Between the lock and its first report the file may still name a predecessor.
         holder = supervisor if supervisor and supervisor.pid == pid else proc.identify(pid)
@@ -176,7 +173,7 @@ def down(state: State, say: Callable[[str], None]) -> None:
 
 def stop_leftovers(state: State) -> None:
     """End what a killed supervisor left running: services, then replicas, then the servers."""
-    rows = read_json(state.processes).get("processes", [])
+    rows = read_board(state).get("processes", [])
     for is_server in (False, True):
         for row in rows:
             identity = identity_of(row)
@@ -188,16 +185,6 @@ def stop_leftovers(state: State) -> None:
 
 
 def _replicas(state: State) -> list[proc.Identity]:
-    """Simulated replicas named in the state that still are engines of ours."""
-    found = []
-    for path in state.replicas.glob("*.json"):
-        try:
-            record = json.loads(path.read_text())
-            pid = int(record["pid"])
-        except (OSError, ValueError, KeyError, TypeError):
-            logger.warning("%s names no process", path)
-            continue
-        identity = proc.identify(pid)
-        if identity is not None and ENGINE_MODULE in proc.command_line(pid):
-            found.append(identity)
-    return found
+    """Simulated replicas named in the state that still are the processes meant there."""
+    records = [read_record(path) for path in state.replicas.glob("*.json")]
+    return [proc.Identity(it.pid, it.ticks) for it in records if it is not None and it.is_alive]

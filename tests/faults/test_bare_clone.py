@@ -48,12 +48,12 @@ def test_bare_clone_serves_a_completion_and_passes_a_test(clone: Stack) -> None:
     print(f"\nbare clone to ready, install included: {took_s:.1f} s\n{clone.started}")
     assert clone.status()["is_ready"]
 
-    demo = clone.credentials["tenants"][0]
+    demo = clone.credentials["demo_callers"][0]
     answer = httpx.post(
         f"{clone.gateway_url}/v1/chat/completions",
-        headers={"Authorization": f"Bearer {demo['key']}"},
+        headers={"Authorization": f"Bearer {demo['secret']}"},
         json={
-            "model": demo.get("model", "llama-8b"),
+            "model": demo["model"],
             "messages": [{"role": "user", "content": "hello"}],
             "max_tokens": 8,
         },
