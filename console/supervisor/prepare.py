@@ -1,7 +1,8 @@
 """`python -m console.supervisor.prepare`: bring the database to what the code needs, once.
 
-Schema, schedule, first operator, demo rows and the first snapshot in one process, so that one Django start
-pays for all. Each step may be run again: the supervisor repeats the whole after a failure.
+Schema, schedule, first operator, demo rows and the first snapshot in one process, so that one
+Django start pays for all. Each step may be run again: after a failure the supervisor repeats the
+whole.
 """
 
 import os

@@ -13,7 +13,9 @@ import psycopg
 import redis
 
 from routing.contracts.process import ProcessStatus, decode_process_status
+from routing.contracts.snapshot import SnapshotError, decode_snapshot
 from routing.store import keys
+from routing.store.state import read_snapshot
 
 PROBE_TIMEOUT_S = 1.0
 HEARTBEAT_FRESH_S = 10.0  # readers of process statuses treat older ones as gone
@@ -94,6 +96,29 @@ class ValkeyProbe:
                 client.ping()
         except redis.RedisError as error:
             return str(error)
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsProbe:
+    """Ready when each pool of the published snapshot has a replica that answers."""
+
+    redis_url: str
+
+    def __call__(self, pid: int) -> str:
+        """Reason, or empty."""
+        try:
+            with store_client(self.redis_url) as client:
+                raw = read_snapshot(client)
+            snapshot = decode_snapshot(raw) if raw else None
+        except (redis.RedisError, SnapshotError) as error:
+            return str(error)
+        if snapshot is None:
+            return "no snapshot is published yet"
+        for pool in snapshot.pools.values():
+            probes = [HttpProbe(at.host, at.port, "/health") for at in pool.endpoints]
+            if not any(probe(pid) == "" for probe in probes):
+                return f"pool {pool.id} has no replica that answers"
         return ""
 
 

@@ -101,6 +101,7 @@ class Supervisor:
     stop_requested: bool = False
     _kill_now: bool = False
     _is_stopping: bool = False
+    _is_waiting: bool = False
     _once: subprocess.Popen[bytes] | None = None
     _wake: tuple[int, int] = (-1, -1)
 
@@ -160,6 +161,23 @@ class Supervisor:
                 told_s = now_s
                 names = ", ".join(f"{c.program.name} ({c.waiting_for})" for c in unready)
                 self.say(f"waiting for {names}")
+
+    def wait_until(self, probe: Callable[[int], str], timeout_s: float, what: str) -> None:
+        """Wait for a condition that is no process of ours, while these are watched.
+
+        Raises `StartRefused` with the probe's reason when the time is over.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        self._is_waiting = True
+        try:
+            while reason := probe(os.getpid()):
+                self._turn()
+                if self.stop_requested:
+                    raise KeyboardInterrupt
+                if time.monotonic() > deadline_s:
+                    raise StartRefused(f"{what} not ready after {timeout_s:.0f} s: {reason}")
+        finally:
+            self._is_waiting = False
 
     def run_once(self, program: Program, timeout_s: float) -> None:
         """Run a program to its end while the others are watched.
@@ -269,7 +287,8 @@ class Supervisor:
             for child in self.children
             if child.phase in (Phase.STARTING, Phase.BACKING_OFF)
         ]
-        idle_s = PROBE_EVERY_S if self._is_stopping or self._once else IDLE_WAIT_S
+        is_urgent = self._is_stopping or self._is_waiting or self._once is not None
+        idle_s = PROBE_EVERY_S if is_urgent else IDLE_WAIT_S
         wait_s = min([idle_s, *(at_s - time.monotonic() for at_s in due)])
         select.select([self._wake[0]], [], [], max(SHORTEST_WAIT_S, wait_s))
         with contextlib.suppress(BlockingIOError):

@@ -8,16 +8,15 @@ from typing import Any
 import redis
 
 from console.supervisor import proc
-from console.supervisor.probes import (
-    HEARTBEAT_FRESH_S,
-    HttpProbe,
-    decode_heartbeat,
-    store_client,
-)
+from console.supervisor.probes import HttpProbe, store_client
 from console.supervisor.processes import Child, Phase
 from console.supervisor.state import State, read_json, write_json
-from routing.contracts.process import GatewayStatus, decode_gateway_status
-from routing.store import keys
+from routing.contracts.process import GatewayStatus
+from routing.store.state import (
+    read_gateway_statuses,
+    read_process_statuses,
+    read_snapshot_number,
+)
 
 NOT_RUNNING = "not running"
 
@@ -94,7 +93,7 @@ def collect(state: State, now: float) -> dict[str, Any]:
     supervisor = identity_of(file.get("supervisor", {}))
     is_supervised = supervisor is not None and supervisor.is_alive
     store = _from_store(str(environment.get("REDIS_URL", "")), now) if file else _no_store("")
-    beats = {(beat["name"], beat["pid"]) for beat in store["heartbeats"] if beat["is_fresh"]}
+    beats = {(beat["name"], beat["pid"]) for beat in store["heartbeats"]}
     rows = [_live(row, beats, now) for row in file.get("processes", [])]
     return {
         "state": str(state.root),
@@ -152,34 +151,25 @@ def _from_store(url: str, now: float) -> dict[str, Any]:
         return _no_store("no store is known yet")
     try:
         with store_client(url) as client:
-            number = client.get(keys.SNAPSHOT_NUMBER)
-            gateways: Any = client.hgetall(keys.GATEWAYS)
-            processes: Any = client.hgetall(keys.PROCESSES)
+            number = read_snapshot_number(client)
+            gateways = read_gateway_statuses(client, int(now * 1000))
+            beats = read_process_statuses(client, int(now * 1000))
     except redis.RedisError as error:
         return _no_store(str(error))
-    beats = [beat for raw in processes.values() if (beat := decode_heartbeat(raw)) is not None]
     return {
         "store_error": "",
-        "snapshot_number": int(number) if isinstance(number, bytes) else None,
-        "gateways": sorted(
-            (_gateway(decode_gateway_status(raw), now) for raw in gateways.values()),
-            key=lambda row: row["gateway_id"],
-        ),
-        "heartbeats": sorted(
-            (
-                {
-                    "name": beat.name,
-                    "pid": beat.pid,
-                    "age_s": round(now - beat.at_ms / 1000, 1),
-                    "is_fresh": now - beat.at_ms / 1000 <= HEARTBEAT_FRESH_S,
-                    "lag_s": beat.lag_s,
-                    "note": beat.note,
-                }
-                for beat in beats
-                if now - beat.at_ms / 1000 <= 6 * HEARTBEAT_FRESH_S
-            ),
-            key=lambda row: (row["name"], row["pid"]),
-        ),
+        "snapshot_number": number,
+        "gateways": [_gateway(status, now) for status in gateways],
+        "heartbeats": [
+            {
+                "name": beat.name,
+                "pid": beat.pid,
+                "age_s": round(now - beat.at_ms / 1000, 1),
+                "lag_s": beat.lag_s,
+                "note": beat.note,
+            }
+            for beat in beats
+        ],
     }
 
 
@@ -194,7 +184,6 @@ def _gateway(status: GatewayStatus, now: float) -> dict[str, Any]:
         "in_flight": status.in_flight,
         "journal_pending": status.journal_pending,
         "age_s": round(now - status.at_ms / 1000, 1),
-        "is_fresh": now - status.at_ms / 1000 <= HEARTBEAT_FRESH_S,
     }
 
 
@@ -230,7 +219,7 @@ def table(answer: Mapping[str, Any]) -> list[str]:
     lines += [
         f"{row['name']}: {row['lag_s']:.1f} s behind"
         for row in answer["heartbeats"]
-        if row["lag_s"] is not None and row["is_fresh"]
+        if row["lag_s"] is not None
     ]
     return lines
 

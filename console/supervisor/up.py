@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from capacity.drivers.processes import read_record
 from console.supervisor import embedded, plan, ports, proc
+from console.supervisor.probes import PoolsProbe
 from console.supervisor.processes import SERVERS, Supervisor
 from console.supervisor.servers import EMBEDDED, Servers, servers_of
 from console.supervisor.state import StartRefused, State, read_json, write_json
@@ -87,7 +88,12 @@ class Up:
         settings = self._settings(servers)
         environment = {**os.environ, **settings, "PYTHONUNBUFFERED": "1"}
         self._prepare(supervisor, servers, environment)
-        supervisor.start(plan.programs(self.options, environment, pools), READY_WAIT_S)
+        programs = plan.programs(self.options, environment, pools)
+        services = [program for program in programs if program.stage == plan.SERVICES]
+        supervisor.start(services, READY_WAIT_S)
+        if self.options.is_demo:  # traffic into pools without replicas would only be refused
+            supervisor.wait_until(PoolsProbe(servers.redis_url), READY_WAIT_S, "demo pools")
+        supervisor.start([item for item in programs if item not in services], READY_WAIT_S)
 
     def _settings(self, servers: Servers) -> dict[str, str]:
         """Settings of every process. Secrets are drawn once and kept with the state."""
