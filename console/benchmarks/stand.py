@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from typing import cast
 
 import httptools
 import uvloop
@@ -43,8 +44,7 @@ class Upstream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - narrows the type
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser."""
@@ -91,8 +91,7 @@ class Caller(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the first request."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - narrows the type
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._next()
 
     def _next(self) -> None:
