@@ -115,9 +115,8 @@ class LeaseKeeper:
                 if item.stage is Stage.LIVE and not item.is_gone
             ]
             self._note_progress(live)
-            if live or bucket.told:
-                self._send(bucket, live, BEATS_PER_CALL, is_registration=False)
-        elif bucket.told and now_s >= bucket.next_poll_s:
+            self._send(bucket, live, BEATS_PER_CALL, is_registration=False)
+        elif (bucket.told and now_s >= bucket.next_poll_s) or not bucket.is_open:
             self._send(bucket, [], BEATS_PER_CALL, is_registration=False)
         else:
             return

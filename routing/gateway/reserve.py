@@ -45,6 +45,7 @@ MAX_SENDS: Final = 3  # once, then after EPOCH, WINDOW or LATE: replies that wro
 MAX_TEMPLATES: Final = 50_000  # tenant x key x model x class in use: about 100 MB
 EDGE_SLACK_MS: Final = 500  # our estimate of the store's clock may run ahead of an edge by this
 AWAY_RETRY_S: Final = 1.0
+DEGRADED_WAITS: Final = 8  # x 50 ms for the only memory of a degraded request, then refuse
 
 Done = Callable[[Hold | Refusal], None]
 
@@ -211,7 +212,18 @@ class Reserver:
 class _Attempt:
     """One call of `Reserver.reserve`, until it is answered."""
 
-    __slots__ = ("ask", "bucket", "done", "hold", "not_after_ms", "reserver", "sends", "template")
+    __slots__ = (
+        "ask",
+        "bucket",
+        "done",
+        "hold",
+        "not_after_ms",
+        "reserver",
+        "sends",
+        "sequence",
+        "template",
+        "waits",
+    )
 
     def __init__(
         self, reserver: Reserver, ask: Ask, template: _Template, bucket: Bucket, done: Done
@@ -223,6 +235,8 @@ class _Attempt:
         self.done = done
         self.sends = 0
         self.not_after_ms = 0
+        self.waits = 0
+        self.sequence: int | None = None
         self.hold: Hold | None = None
 
     def send(self) -> None:
@@ -312,7 +326,8 @@ class _Attempt:
             has_gauge_limit=self.template.has_gauge_limit,
             remaining=remaining,
         )
-        accountant.gate.wait(accountant.adopt(self.hold, ask.info), self._opened)
+        self.sequence = accountant.adopt(self.hold, ask.info)
+        accountant.gate.wait(self.sequence, self._opened)
 
     def _opened(self, is_written: bool) -> None:
         hold = self.hold
@@ -320,6 +335,9 @@ class _Attempt:
             return
         if is_written or hold.mode is StoreMode.SHARED:
             self.done(hold)
+        elif self.sequence is not None and self.waits < DEGRADED_WAITS:
+            self.waits += 1
+            self.reserver.accountant.gate.wait(self.sequence, self._opened)
         else:
             self._void_and_refuse("The usage journal cannot be written; retry shortly.")
 

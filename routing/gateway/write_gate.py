@@ -47,5 +47,5 @@ class WriteGate:
         waiting, now_s = self._waiting, self._loop.time()
         while waiting and waiting[0][1] <= now_s:
             waiting.popleft()[2](False)
-        if waiting:
+        if waiting and self._timer is None:
             self._timer = self._loop.call_later(waiting[0][1] - now_s, self._check)
