@@ -136,7 +136,7 @@ def _locate(body: bytes, fields: dict[str, msgspec.Raw]) -> tuple[dict[str, tupl
         begin = key.end()
         at = begin + len(raw)
         follows = _NEXT.match(body, at)
-        if follows is None or body[begin:at] != raw:
+        if follows is None or not body.startswith(bytes(raw), begin):
             _bad(f"The field {name!r} occurs twice.", name)
         spans[name] = (begin, at)
         at = follows.end()

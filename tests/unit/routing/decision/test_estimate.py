@@ -1,0 +1,63 @@
+from routing.decision.estimate import IMAGE_TOKENS, Ask, Estimate, estimate
+from routing.decision.types import Reason, Refusal
+from tests.stack import ALPHA, FREE
+
+
+def bounds(ask: Ask, **changes: int) -> Estimate | Refusal:
+    fields = {"bytes_per_token": 2.5, "context_tokens": 4096, "output_cap_tokens": 4096} | changes
+    return estimate(ask, ALPHA, **fields)  # type: ignore[arg-type]
+
+
+def held(ask: Ask, **changes: int) -> Estimate:
+    found = bounds(ask, **changes)
+    assert isinstance(found, Estimate)
+    return found
+
+
+def test_input_is_bytes_over_bytes_per_token_rounded_up() -> None:
+    assert held(Ask(1)).amounts.input_tokens == 1
+    assert held(Ask(5)).amounts.input_tokens == 2
+    assert held(Ask(6)).amounts.input_tokens == 3
+
+
+def test_stated_bound_is_held_for_every_choice() -> None:
+    found = held(Ask(100, choices=4, output_tokens=1000))
+    assert found.choice_output_tokens == 1000
+    assert found.amounts.output_tokens == 4000
+    assert found.amounts.spend_nanousd == 40 * 1000 + 4000 * 2000
+
+
+def test_without_a_bound_prompt_and_output_fit_the_context() -> None:
+    found = held(Ask(2500))
+    assert found.amounts.input_tokens == 1000
+    assert found.choice_output_tokens == 3096
+
+
+def test_caps_bind() -> None:
+    assert held(Ask(10, output_tokens=9000), output_cap_tokens=500).choice_output_tokens == 500
+    assert held(Ask(10), output_cap_tokens=500).choice_output_tokens == 500
+
+
+def test_prompt_that_cannot_fit_is_refused_and_one_that_might_is_not() -> None:
+    refusal = bounds(Ask(8 * 4096))
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.INVALID_REQUEST
+    assert held(Ask(8 * 4096 - 8)).choice_output_tokens == 256
+
+
+def test_pictures_count_by_the_prior_and_not_by_their_bytes() -> None:
+    found = held(Ask(25, images=1, output_tokens=10), context_tokens=8192)
+    assert found.amounts.input_tokens == 10 + IMAGE_TOKENS
+    assert found.amounts.spend_nanousd < 10_000 * 1000
+
+
+def test_token_ids_count_exactly() -> None:
+    assert held(Ask(0, input_tokens=77, output_tokens=1)).amounts.input_tokens == 77
+
+
+def test_free_model_holds_no_money() -> None:
+    found = estimate(
+        Ask(100), FREE, bytes_per_token=2.5, context_tokens=4096, output_cap_tokens=4096
+    )
+    assert isinstance(found, Estimate)
+    assert found.amounts.spend_nanousd == 0

@@ -1,0 +1,59 @@
+import pytest
+
+from routing.decision.retry import Kind, RetryBudgets, judge, judge_event, may_resend
+from routing.decision.types import Reason
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind", "reason"),
+    [
+        (429, "", Kind.REFUSED, Reason.UPSTREAM_RATE_LIMITED),
+        (503, "", Kind.REFUSED, Reason.NO_CAPACITY),
+        (404, "", Kind.REFUSED, Reason.MODEL_UNAVAILABLE),
+        (400, "bad", Kind.CALLER, Reason.INVALID_REQUEST),
+        (413, "", Kind.CALLER, Reason.REQUEST_TOO_LARGE),
+        (401, "", Kind.REFUSED, Reason.UPSTREAM_ERROR),
+        (302, "", Kind.REFUSED, Reason.UPSTREAM_ERROR),
+        (500, "boom", Kind.LOST, Reason.UPSTREAM_ERROR),
+        (500, "cannot schedule new futures after shutdown", Kind.REFUSED, Reason.UPSTREAM_ERROR),
+    ],
+)
+def test_status_says_whether_the_request_was_taken_on(
+    status: int, message: str, kind: Kind, reason: Reason
+) -> None:
+    verdict = judge(status, message, None, is_draining=False)
+    assert (verdict.kind, verdict.refusal.reason) == (kind, reason)
+
+
+def test_a_draining_engines_500_is_a_refusal() -> None:
+    assert judge(500, "", None, is_draining=True).kind is Kind.REFUSED
+
+
+def test_an_error_as_first_event_is_a_refusal_unless_the_caller_is_at_fault() -> None:
+    assert judge_event(503, "", is_draining=False).kind is Kind.REFUSED
+    assert judge_event(None, "", is_draining=False).kind is Kind.REFUSED
+    assert judge_event(400, "", is_draining=False).kind is Kind.CALLER
+
+
+def test_429_pauses_for_as_long_as_it_says_and_is_no_failure() -> None:
+    verdict = judge(429, "", 7.0, is_draining=False)
+    assert verdict.pause_s == 7.0
+    assert verdict.refusal.retry_after_s == 7.0
+    assert not verdict.counts
+
+
+def test_lost_requests_go_elsewhere_only_under_the_switch() -> None:
+    lost, refused = (judge(status, "", None, is_draining=False) for status in (500, 503))
+    assert not may_resend(lost, attempts=1, max_attempts=2, resend_lost=False)
+    assert may_resend(lost, attempts=1, max_attempts=2, resend_lost=True)
+    assert may_resend(refused, attempts=1, max_attempts=2, resend_lost=False)
+    assert not may_resend(refused, attempts=2, max_attempts=2, resend_lost=True)
+
+
+def test_retries_never_exceed_the_burst_plus_a_tenth_of_successes() -> None:
+    budgets = RetryBudgets()
+    assert sum(budgets.take("p", "t") for _ in range(50)) == 10
+    for _ in range(30):
+        budgets.succeeded("p", "t")
+    assert sum(budgets.take("p", "t") for _ in range(50)) in (2, 3)
+    assert budgets.take("p", "other"), "tenants have budgets of their own"
