@@ -1,0 +1,92 @@
+"""R09: an error inside a 200 stream is treated as an error."""
+
+from pathlib import Path
+
+import pytest
+import redis
+
+from routing.contracts.enums import RequestStatus
+from tests.gatewaying import ACME, error_of, row, rows, serving, stream, streaming, text_of
+from tests.stack import usage_events, wait_until
+from tests.upstream import (
+    LAST,
+    Script,
+    Send,
+    UpstreamThread,
+    chunk,
+    delta,
+    event,
+    framed,
+    sse_head,
+    stream_script,
+)
+
+ERROR = {"error": {"message": "overloaded", "code": 503}}
+FIRST = [sse_head(), Send(framed(event(ERROR))), Send(framed(event("[DONE]"))), Send(LAST)]
+EMPTY = [sse_head(), Send(framed(event(chunk([], **ERROR)))), Send(LAST)]
+TEN = [Send(framed(event(delta(f"t{i}")))) for i in range(10)]
+AFTER = [sse_head(), *TEN, Send(framed(event(ERROR))), Send(framed(event("[DONE]"))), Send(LAST)]
+
+
+@pytest.mark.parametrize("script", [FIRST, EMPTY], ids=["first event", "empty choices"])
+def test_alone_it_is_a_503_in_json(
+    tmp_path: Path, store: "redis.Redis[bytes]", script: Script
+) -> None:
+    with UpstreamThread(script) as u1, serving(tmp_path, u1) as gateway:
+        with streaming(gateway) as response:
+            response.read()
+            assert response.status_code == 503
+            assert response.headers["content-type"] == "application/json"
+            assert error_of(response.json()) == "no_capacity"
+        ((kind, found),) = wait_until(lambda: usage_events(store, ACME), 3)
+        assert kind == "v", "no upstream took it on: void"
+        assert found.status is RequestStatus.FAILED
+        assert found.spend_nanousd == 0
+
+
+@pytest.mark.parametrize("script", [FIRST, EMPTY], ids=["first event", "empty choices"])
+def test_with_a_second_upstream_the_caller_gets_one_normal_answer(
+    tmp_path: Path, store: "redis.Redis[bytes]", script: Script
+) -> None:
+    with (
+        UpstreamThread(script) as u1,
+        UpstreamThread(stream_script(["fine"])) as u2,
+        serving(tmp_path, u1, u2) as gateway,
+    ):
+        for _ in range(6):
+            assert text_of(stream(gateway)) == "fine"
+        assert u1.completions, "ties bring some to the first"
+        found = rows(store, 6)
+        assert {f.status for f in found} == {RequestStatus.OK}
+        assert {f.attempts for f in found} <= {1, 2}
+
+
+def test_after_content_it_is_one_error_event_and_no_done(
+    tmp_path: Path, store: "redis.Redis[bytes]"
+) -> None:
+    with (
+        UpstreamThread(AFTER) as u1,
+        UpstreamThread(AFTER) as u2,
+        serving(tmp_path, u1, u2) as gateway,
+    ):
+        events = stream(gateway)
+        assert text_of(events) == "".join(f"t{i}" for i in range(10))
+        assert error_of(events[-1]) == "no_capacity"
+        assert "[DONE]" not in events
+        assert len(u1.completions) + len(u2.completions) == 1
+        found = row(store)
+        assert found.status is RequestStatus.INCOMPLETE
+        assert found.output_tokens == 10
+
+
+def test_the_upstreams_failure_count_rises_until_it_is_left_alone(
+    tmp_path: Path, store: "redis.Redis[bytes]"
+) -> None:
+    with (
+        UpstreamThread(FIRST) as u1,
+        UpstreamThread(stream_script(["fine"])) as u2,
+        serving(tmp_path, u1, u2) as gateway,
+    ):
+        for _ in range(40):
+            stream(gateway)
+        assert len(u1.completions) == 5, "the breaker opens at the fifth"
