@@ -1,9 +1,11 @@
 """The gateway's second memory: an append-only usage journal on its own disk.
 
-Records are queued in the event loop and written by a thread, in batches; a second thread runs
-`fdatasync`, so that a slow disk delays no write. `append` never blocks and never raises for a bad
-disk: it gives a sequence number, `written` tells how far `write()` has returned. A full or hung
-disk shows as `is_behind`. A file is removed, oldest first, when every id in it is acknowledged.
+The records of one turn of the event loop are written together at its end: a `write()` into the page
+cache takes microseconds, far less than waking a thread and being woken by it. A disk that was slow
+or full once loses that trust for `DISTRUST_S`; meanwhile a thread writes and the loop never waits.
+Another thread runs `fdatasync`. `append` never raises for a bad disk: it gives a sequence number,
+`written` tells how far `write()` has returned. A full or hung disk shows as `is_behind`. A file is
+removed, oldest first, when every id in it is acknowledged.
 """
 
 import asyncio
@@ -38,6 +40,8 @@ FILE_MAX_S: Final = 60.0
 SYNC_EVERY_S: Final = 0.2  # what a power loss may take
 SYNC_EVERY_BYTES: Final = 256 * 1024
 BEHIND_AFTER_S: Final = 0.05  # an open record may delay its request by this, not longer
+SLOW_WRITE_S: Final = 0.01  # a write in the loop that took this long was the last for a while
+DISTRUST_S: Final = 10.0
 MAX_UNWRITTEN_BYTES: Final = 8 * 1024 * 1024  # queue for a hung disk: about 10,000 requests
 RETRY_S: Final = 0.2  # between tries on a full disk
 LOCK_WAIT_S: Final = 10.0  # a starting sibling holds our directory for milliseconds
@@ -88,6 +92,7 @@ class Journal:
         self._files: deque[int] = deque()
         self._unacked: Counter[int] = Counter()
         self._unwritten_bytes = 0
+        self._trusted_from_s = 0.0
         self._appended = 0
         self.written = 0
         self.dropped = 0
@@ -212,17 +217,43 @@ class Journal:
             self._remove_acked()
 
     def _hand_over(self) -> None:
-        """Give the turn's records to the writer; the next turn's may go to a new file."""
+        """Write the turn's records, or give them to the writer; the next may go to a new file."""
         raw, size, now_s = b"".join(self._batch), self._batch_bytes, self._monotonic_s()
         self._batch, self._batch_bytes = [], 0
+        is_idle = not self._handed and self._fd_number == self._number
         self._handed.append((self._appended, size, now_s))
-        self._queue.put((self._appended, self._number, raw))
+        rest = self._write_now(raw, now_s) if is_idle else raw
+        if rest:
+            self._queue.put((self._appended, self._number, rest))
+        else:
+            self._wrote(self._appended)
         self._file_bytes += size
         if self._file_bytes >= FILE_MAX_BYTES or now_s - self._file_since_s >= FILE_MAX_S:
             self._number += 1
             self._files.append(self._number)
             self._file_bytes = 0
             self._file_since_s = now_s
+
+    def _write_now(self, raw: bytes, now_s: float) -> bytes:
+        """Write in the loop while the disk is trusted; what the writer has to do instead.
+
+        Only called while the writer has nothing to do, so the descriptor is ours for the moment.
+        """
+        if now_s < self._trusted_from_s:
+            return raw
+        try:
+            done = os.write(self._fd, raw)
+        except OSError:
+            done = 0  # the writer tries again, patiently, and says what is wrong
+        if done < len(raw) or self._monotonic_s() - now_s > SLOW_WRITE_S:
+            self._trusted_from_s = now_s + DISTRUST_S
+        self._note_unsynced(done)
+        return raw[done:]
+
+    def _note_unsynced(self, size: int) -> None:
+        self._unsynced_bytes += size
+        if self._unsynced_bytes >= SYNC_EVERY_BYTES:
+            self._dirty.set()
 
     def _wrote(self, sequence: int) -> None:
         self.written = sequence
@@ -249,9 +280,7 @@ class Journal:
                 return
             if not self._patiently(partial(_Progress(raw).write, self._fd)):
                 return
-            self._unsynced_bytes += len(raw)
-            if self._unsynced_bytes >= SYNC_EVERY_BYTES:
-                self._dirty.set()
+            self._note_unsynced(len(raw))
             try:
                 self._loop.call_soon_threadsafe(self._wrote, sequence)
             except RuntimeError:
@@ -281,8 +310,8 @@ class Journal:
 
     def _sync_loop(self) -> None:
         while not self._stop.is_set():
-            self._dirty.wait(SYNC_EVERY_S)
-            self._dirty.clear()
+            if self._dirty.wait(SYNC_EVERY_S):
+                self._dirty.clear()
             if self._unsynced_bytes == 0:
                 continue
             self._unsynced_bytes = 0

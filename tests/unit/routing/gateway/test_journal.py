@@ -166,7 +166,7 @@ async def test_full_disk_delays_the_record_not_the_request_and_loses_nothing(
 
     def write(fd: int, raw: bytes) -> int:
         nonlocal space
-        if threading.current_thread().name != "journal-_write_loop":
+        if fd != journal._fd:
             return real(fd, raw)
         if space == 0:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -188,6 +188,28 @@ async def test_full_disk_delays_the_record_not_the_request_and_loses_nothing(
     again, left = opened(tmp_path)
     again.close()
     assert set(left) == {"a"}, "a short write was continued, not repeated"
+
+
+async def test_slow_disk_is_left_to_a_thread_and_the_loop_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    journal, _ = opened(tmp_path)
+    real, writers = os.write, []
+
+    def write(fd: int, raw: bytes) -> int:
+        if fd == journal._fd:
+            writers.append(threading.current_thread().name)
+            threading.Event().wait(2 * journal_module.SLOW_WRITE_S)
+        return real(fd, raw)
+
+    monkeypatch.setattr(os, "write", write)
+    for name in "abc":
+        await written(journal, journal.append(OPEN, open_record(name)))
+    assert writers == ["MainThread", "journal-_write_loop", "journal-_write_loop"]
+    journal.close()
+    again, left = opened(tmp_path)
+    again.close()
+    assert set(left) == {"a", "b", "c"}
 
 
 async def test_full_disk_at_a_new_file_is_waited_out(
