@@ -204,7 +204,9 @@ async def test_slow_disk_is_left_to_a_thread_and_the_loop_goes_on(
 
     monkeypatch.setattr(os, "write", write)
     for name in "abc":
-        await written(journal, journal.append(OPEN, open_record(name)))
+        sequence = journal.append(OPEN, open_record(name))
+        journal.claim()
+        await written(journal, sequence)
     assert writers == ["MainThread", "journal-_write_loop", "journal-_write_loop"]
     journal.close()
     again, left = opened(tmp_path)
