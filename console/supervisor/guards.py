@@ -37,9 +37,6 @@ def all_guards() -> tuple[Guard, ...]:
         Guard("style (ruff check)", (python, "-m", "ruff", "check", ".")),
         Guard("format (ruff format)", (python, "-m", "ruff", "format", "--check", ".")),
         Guard("templates (djlint)", (python, "-m", "djlint", "templates", "--lint", "--quiet")),
-        Guard(
-            "template format (djlint)", (python, "-m", "djlint", "templates", "--check", "--quiet")
-        ),
     )
 
 
