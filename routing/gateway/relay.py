@@ -42,6 +42,7 @@ class Relay:
         "_is_over",
         "_is_sent",
         "_last_s",
+        "_others",
         "_paused_s",
         "_pieces",
         "_scanner",
@@ -59,6 +60,7 @@ class Relay:
         self.exchange = exchange
         self.endpoint = endpoint
         self.tokens = 0
+        self._others = 0
         self._connection: UpstreamConnection | None = None
         self._scanner: SseScanner | None = None
         self._head_seen = False
@@ -166,6 +168,9 @@ class Relay:
             out += scanner.close()
         if scanner.tokens != self.tokens:
             self._count(scanner.tokens)
+        elif scanner.others != self._others:
+            self._others = scanner.others  # the end of an answer is no silence either
+            self._last_s = time.monotonic()
         if scanner.fault is not None:
             self._write(out)
             self._faulted(scanner)

@@ -57,7 +57,8 @@ _delta = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 class SseScanner:
     """State of one stream.
 
-    `tokens` counts events that carried output; `usage` is the payload of the last event with a
+    `tokens` counts events that carried output, `others` those that carried something else (role,
+    finish, usage, end; comments are nothing); `usage` is the payload of the last event with a
     usage object; `fault` says why the stream ended early, `error` then holds the error event's
     payload. `is_complete`: the end that a client can rely on was seen.
     """
@@ -73,6 +74,7 @@ class SseScanner:
         "fault",
         "has_done",
         "has_finish",
+        "others",
         "tokens",
         "usage",
     )
@@ -86,6 +88,7 @@ class SseScanner:
         self._held_bytes = 0
         self._started = False
         self.tokens = 0
+        self.others = 0
         self.usage = b""
         self.error = b""
         self.fault: Fault | None = None
@@ -169,6 +172,7 @@ class SseScanner:
             return raw if self.tokens else b""  # comments before the output are dropped
         if payload == _DONE:
             self.has_done = True
+            self.others += 1
             return self._release(raw)
         return self._content(raw, payload, is_error=is_error)
 
@@ -177,12 +181,15 @@ class SseScanner:
         if is_error or seen.is_error:
             return self._failed(payload)
         self.has_finish = self.has_finish or seen.is_finish
+        if seen.has_output:
+            self.tokens += 1
+        else:
+            self.others += 1
         if seen.has_usage:
             self.usage = payload
             if not seen.has_choices and not self._keep_usage:
                 return b""
         if seen.has_output:
-            self.tokens += 1
             return self._release(raw)
         if self.tokens:
             return raw
