@@ -59,6 +59,7 @@ class SimulatedDriver:
     """Starts and stops engine processes under one state directory."""
 
     def __init__(self, state_dir: Path, code_dir: Path) -> None:
+        self._state_dir = state_dir
         self._records = state_dir / "replicas"
         self._logs = state_dir / "logs"
         self._code_dir = code_dir
@@ -98,12 +99,17 @@ class SimulatedDriver:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     cwd=self._code_dir,
-                    env={key: os.environ[key] for key in _ENVIRONMENT if key in os.environ},
+                    env=self._environment(),
                     pass_fds=(listener.fileno(),),
                     start_new_session=True,
                 )
         ticks = start_ticks(process.pid)
         return ProcessRecord(name, process.pid, ticks or 0, boot_id(), LOOPBACK, port)
+
+    def _environment(self) -> dict[str, str]:
+        kept = {key: os.environ[key] for key in _ENVIRONMENT if key in os.environ}
+        # Not read by the engine: names the installation that the process belongs to.
+        return {**kept, "HEADRACE_STATE": str(self._state_dir)}
 
     def _log(self, name: str) -> Path:
         path = self._logs / f"{name}.log"

@@ -33,7 +33,7 @@ _VOCABULARY = (
     "first any my now such like our over man even most made after also did many before must "
     "through back years where much your way well down should because each just those people how "
     "too little state good very make world still own see men work long get here between both life "
-    "being under never day same another know while last might us great old year off come since"
+    "being under never day same another know while last might us great"
 )
 WORDS = tuple(_VOCABULARY.split())  # 128: a word is seven bits of a digest
 

@@ -57,8 +57,10 @@ class Next:
 
 
 def retry_after_s(failures: int) -> float:
-    """Wait before the next start: doubles from 2 s up to a minute."""
-    return min(RETRY_MOST_S, RETRY_FIRST_S * 2.0 ** (min(failures, 16) - 1))
+    """Wait before the next start: none after a first failure, then 2 s doubling to a minute."""
+    if failures <= 1:
+        return 0.0
+    return min(RETRY_MOST_S, RETRY_FIRST_S * 2.0 ** (min(failures, 16) - 2))
 
 
 def needs_look(view: ReplicaView) -> bool:

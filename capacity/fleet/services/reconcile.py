@@ -35,8 +35,10 @@ LOOK_WAIT_S = 1.0
 # A replica just started is waited for, so that a pool is ready in one pass if it loads fast.
 START_WAIT_S = 6.0
 MAX_POOLS = 2000
+FOLLOW_ROUNDS = 2  # failed and started again, then loaded
 STOP_DRAIN_S = 5.0  # its calls are done or out of time already; this is for closing sockets
 KILL_DRAIN_S = 1.0
+_UNSETTLED = (ReplicaLifecycle.LOADING, ReplicaLifecycle.FAILED)
 _LOCK = 0x4852_5243  # "HRRC": one pass at a time over the whole installation
 
 
@@ -55,35 +57,60 @@ class _Pass:
         return max(0.1, min(wanted_s, self.ends_s - time.monotonic()))
 
 
+@dataclass(frozen=True, slots=True)
+class _Charge:
+    """One replica of the pass, and who drives it."""
+
+    driver: PoolDriver
+    spec: PoolSpec
+    replica_id: int
+    is_wanted: bool
+
+
 def reconcile_pools(*, is_cancelled: Callable[[], bool] = lambda: False) -> int:
     """One pass over every pool; how many replicas it looked at. 0 if another worker is at it."""
     with _alone() as is_ours:
         if not is_ours:
             return 0
         run = _Pass(time.monotonic() + PASS_LIMIT_S, is_cancelled)
-        looked = 0
-        unfinished: list[tuple[PoolDriver, PoolSpec, int, bool]] = []
-        for pool in Pool.objects.select_related("model").order_by("name")[:MAX_POOLS]:
-            driver = drivers().get(pool.driver)
-            if driver is None:
-                logger.warning("pool %s: no driver %s here", pool.name, pool.driver)
-                continue
-            _complete(pool)
-            spec = spec_of(pool)
-            for row in Replica.objects.filter(pool=pool, removed_at=None).order_by("ordinal"):
-                if run.is_over:
-                    return looked
-                looked += 1
-                is_wanted = row.ordinal < pool.desired_replicas
-                lifecycle = _advance(driver, spec, row, is_wanted, run.wait_s(LOOK_WAIT_S))
-                if lifecycle is ReplicaLifecycle.LOADING:
-                    unfinished.append((driver, spec, row.pk, is_wanted))
-        for driver, spec, replica_id, is_wanted in unfinished:
-            if run.is_over:
-                break
-            row = Replica.objects.get(pk=replica_id)
-            _advance(driver, spec, row, is_wanted, run.wait_s(START_WAIT_S))
-        return looked
+        charges = [charge for pool in _pools() for charge in _charges(pool)]
+        moved = _round(run, charges, LOOK_WAIT_S)
+        for _ in range(FOLLOW_ROUNDS):
+            moved = _round(run, moved, START_WAIT_S)
+        return len(charges)
+
+
+def _pools() -> list[Pool]:
+    """Every pool, each time from another one on, so that slow pools starve no others."""
+    pools = list(Pool.objects.select_related("model").order_by("name")[:MAX_POOLS])
+    first = int(time.time()) % len(pools) if pools else 0
+    return pools[first:] + pools[:first]
+
+
+def _charges(pool: Pool) -> Iterator[_Charge]:
+    driver = drivers().get(pool.driver)
+    if driver is None:
+        logger.warning("pool %s: no driver %s here", pool.name, pool.driver)
+        return
+    _complete(pool)
+    spec = spec_of(pool)
+    rows = Replica.objects.filter(pool=pool, removed_at=None).order_by("ordinal")
+    for replica_id, ordinal in rows.values_list("pk", "ordinal"):
+        yield _Charge(driver, spec, replica_id, ordinal < pool.desired_replicas)
+
+
+def _round(run: _Pass, charges: list[_Charge], wait_s: float) -> list[_Charge]:
+    """Advance each; those that have just begun to load, or to fail, are worth another look."""
+    moved = []
+    for charge in charges:
+        if run.is_over:
+            break
+        row = Replica.objects.get(pk=charge.replica_id)
+        before = row.lifecycle
+        after = _advance(charge, row, run.wait_s(wait_s))
+        if after in _UNSETTLED and after != before:
+            moved.append(charge)
+    return moved
 
 
 def _complete(pool: Pool) -> None:
@@ -118,11 +145,10 @@ def _view(row: Replica, *, is_wanted: bool) -> ReplicaView:
     )
 
 
-def _advance(
-    driver: PoolDriver, spec: PoolSpec, row: Replica, is_wanted: bool, wait_s: float
-) -> ReplicaLifecycle:
+def _advance(charge: _Charge, row: Replica, wait_s: float) -> ReplicaLifecycle:
     """Look, decide, record, act; the state it is in afterwards."""
-    view = _view(row, is_wanted=is_wanted)
+    driver, spec = charge.driver, charge.spec
+    view = _view(row, is_wanted=charge.is_wanted)
     seen = _look(driver, spec, row.handle, wait_s) if needs_look(view) else None
     step = advance(view, seen, timezone.now().timestamp())
     if step.act is Act.START:
@@ -134,7 +160,7 @@ def _advance(
     if step.act is Act.KILL:
         driver.stop(row.handle, KILL_DRAIN_S)
     if step.act is Act.PROBE:
-        return _probe(driver, spec, row, is_wanted)
+        return _probe(charge, row)
     return step.lifecycle
 
 
@@ -172,10 +198,11 @@ def _stop(driver: PoolDriver, row: Replica, view: ReplicaView, step: Next) -> Re
     return step.lifecycle
 
 
-def _probe(driver: PoolDriver, spec: PoolSpec, row: Replica, is_wanted: bool) -> ReplicaLifecycle:
+def _probe(charge: _Charge, row: Replica) -> ReplicaLifecycle:
+    driver = charge.driver
     row.refresh_from_db()
-    view = _view(row, is_wanted=is_wanted)
-    completed = driver.probe(spec, row.handle)
+    view = _view(row, is_wanted=charge.is_wanted)
+    completed = driver.probe(charge.spec, row.handle)
     step = warmed(view, completed=completed, now_s=timezone.now().timestamp())
     _record(row, view, step, row.handle)
     if step.act is Act.KILL:

@@ -1,0 +1,139 @@
+"""Drivers against real engine processes."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from capacity.drivers.base import DriverError, Observed, PoolSpec
+from capacity.drivers.processes import read_record, record_of, start_ticks
+from capacity.drivers.simulated import SimulatedDriver
+from capacity.drivers.static import StaticDriver
+from tests.engines import MODEL, ROOT, engine, wait_for
+
+SPEC = PoolSpec(pool="eu-a", model=MODEL, settings={"profile": "demo", "time_scale": 20})
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    for path in (tmp_path / "replicas").glob("*.json"):
+        record = read_record(path)
+        if record is not None and record.is_alive:
+            os.kill(record.pid, signal.SIGKILL)
+
+
+def driver(state: Path) -> SimulatedDriver:
+    return SimulatedDriver(state, ROOT)
+
+
+def test_started_replica_serves_and_is_named_in_its_file(state: Path) -> None:
+    handle = driver(state).start(SPEC, 0)
+    seen = driver(state).status(SPEC, handle, wait_s=20)
+    assert (seen.observed, seen.in_flight) == (Observed.SERVING, 0)
+    assert driver(state).probe(SPEC, handle)
+    record = read_record(state / "replicas" / "eu-a-0.json")
+    assert record == record_of(handle)
+    assert record is not None
+    assert os.getsid(record.pid) == record.pid
+    assert (state / "logs" / "eu-a-0.log").exists()
+
+
+def test_process_of_a_killed_worker_is_adopted_not_doubled(state: Path) -> None:
+    first = driver(state).start(SPEC, 0)
+    again = driver(state).start(SPEC, 0)
+    other = driver(state).start(SPEC, 1)
+    assert again == first
+    assert other["pid"] != first["pid"]
+
+
+def test_stop_leaves_no_process_and_no_file(state: Path) -> None:
+    handle = driver(state).start(SPEC, 0)
+    assert driver(state).status(SPEC, handle, wait_s=20).observed is Observed.SERVING
+    driver(state).stop(handle, drain_s=10)
+    assert start_ticks(int(handle["pid"])) is None
+    assert not list((state / "replicas").iterdir())
+    assert driver(state).status(SPEC, handle).observed is Observed.GONE
+    driver(state).stop(handle, drain_s=10)
+
+
+def test_engine_that_ignores_sigterm_is_killed(state: Path) -> None:
+    handle = driver(state).start(SPEC, 0)
+    assert driver(state).status(SPEC, handle, wait_s=20).observed is Observed.SERVING
+    os.kill(int(handle["pid"]), signal.SIGSTOP)
+    driver(state).stop(handle, drain_s=0.3)
+    assert start_ticks(int(handle["pid"])) is None
+
+
+def test_pid_that_now_belongs_to_somebody_else_is_not_touched(state: Path) -> None:
+    handle = driver(state).start(SPEC, 0)
+    stranger = {**handle, "ticks": int(handle["ticks"]) + 1}
+    assert driver(state).status(SPEC, stranger).observed is Observed.GONE
+    driver(state).stop(stranger, drain_s=0.1)
+    assert start_ticks(int(handle["pid"])) == handle["ticks"]
+    rebooted = {**handle, "boot": "another"}
+    assert driver(state).status(SPEC, rebooted).observed is Observed.GONE
+
+
+def test_killed_engine_is_gone(state: Path) -> None:
+    handle = driver(state).start(SPEC, 0)
+    os.kill(int(handle["pid"]), signal.SIGKILL)
+    wait_for(lambda: driver(state).status(SPEC, handle).observed is Observed.GONE, 5)
+
+
+def test_engine_that_still_loads_is_starting(state: Path) -> None:
+    slow = PoolSpec(pool="eu-a", model=MODEL, settings={"load_s": 30.0})
+    handle = driver(state).start(slow, 0)
+    assert driver(state).status(slow, handle, wait_s=0.2).observed is Observed.STARTING
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"profile": "none such"},
+        {"unknown": 1},
+        {"kv_blocks": "many"},
+        {"kv_blocks": True},
+        {"profile": 5},
+    ],
+)
+def test_bad_settings_are_refused_before_anything_starts(state: Path, settings: dict) -> None:
+    with pytest.raises(DriverError):
+        driver(state).check(PoolSpec("p", MODEL, settings))
+    with pytest.raises(DriverError):
+        driver(state).start(PoolSpec("p", MODEL, settings), 0)
+    assert not (state / "replicas").exists()
+
+
+def test_name_that_would_leave_the_directory_is_refused(state: Path) -> None:
+    with pytest.raises(DriverError):
+        driver(state).start(PoolSpec("../x", MODEL), 0)
+
+
+def test_static_pool_watches_its_addresses() -> None:
+    with engine() as running:
+        spec = PoolSpec("own", MODEL, {"addresses": [f"127.0.0.1:{running.port}", "127.0.0.1:1"]})
+        static = StaticDriver()
+        static.check(spec)
+        up, down = static.start(spec, 0), static.start(spec, 1)
+        assert static.status(spec, up).observed is Observed.SERVING
+        assert static.probe(spec, up)
+        assert static.status(spec, down).observed is Observed.STARTING
+        assert not static.probe(spec, down)
+        other = PoolSpec("own", "another-model", spec.settings)
+        wrong = static.status(other, up)
+        assert (wrong.observed, MODEL in wrong.cause) == (Observed.WRONG, True)
+        moved = PoolSpec("own", MODEL, {"addresses": ["127.0.0.1:1"]})
+        assert static.status(moved, up).observed is Observed.GONE
+        with pytest.raises(DriverError):
+            static.start(spec, 2)
+        static.stop(up, 1)
+        assert running.process.poll() is None
+
+
+@pytest.mark.parametrize("addresses", [None, [], ["nohost"], ["h:0"], ["h:99999"], [":80"]])
+def test_static_pool_needs_addresses(addresses: object) -> None:
+    with pytest.raises(DriverError):
+        StaticDriver().check(PoolSpec("p", MODEL, {"addresses": addresses}))
