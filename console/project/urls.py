@@ -1,5 +1,91 @@
 """The only place that mounts pages."""
 
-from django.urls import URLPattern, URLResolver
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from django.urls import URLPattern, URLResolver, include, path
+from django.views.generic import RedirectView
+
+from capacity.fleet import pages as fleet
+from console.accounts import pages as accounts
+from console.pages import audit, health, jobs, overview, system
+from console.web import theme, views
+from routing.policies import pages as policies
+from tenants.directory import pages as directory
+from tenants.keys import pages as keys
+from tenants.ledger import pages as ledger
+from tenants.portal import pages as portal
+from tenants.prices import pages as prices
+from tenants.quotas import pages as quotas
+
+# Prefix of page names whose links stay in that area: all tenants, or one's own.
+ALL: dict[str, Any] = {"area": ""}
+OWN: dict[str, Any] = {"area": "own_"}
+
+
+def key_pages(prefix: str, area: dict[str, Any]) -> list[URLPattern]:
+    """The same key pages below `/tenants/` and below `/t/`."""
+    name, base = area["area"], f"{prefix}/<slug:slug>/keys/"
+    return [
+        path(base, keys.keys, area, name=f"{name}keys"),
+        path(f"{base}issue/", keys.issue, area, name=f"{name}issue_key"),
+        path(f"{base}<int:key_id>/rotate/", keys.rotate, area, name=f"{name}rotate_key"),
+        path(f"{base}<int:key_id>/revoke/", keys.revoke, area, name=f"{name}revoke_key"),
+    ]
+
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("healthz", health.healthz, name="healthz"),
+    path("readyz", health.readyz, name="readyz"),
+    path("favicon.ico", RedirectView.as_view(url="/static/img/icon.svg", permanent=True)),
+    path("sign-in/", accounts.SignIn.as_view(), name="sign_in"),
+    path("sign-out/", accounts.SignOut.as_view(), name="sign_out"),
+    path("theme/", theme.theme, name="theme"),
+    path("", overview.overview, name="overview"),
+    path("fleet/", fleet.fleet, name="fleet"),
+    path("fleet/pools/<str:name>/", fleet.pool, name="pool"),
+    path("policies/", policies.policies, name="policies"),
+    path("policies/<slug:name>/", policies.policy, name="policy"),
+    path("policies/<slug:name>/edit/", policies.edit_policy, name="edit_policy"),
+    path(
+        "policies/<slug:name>/versions/<int:number>/",
+        policies.policy_version,
+        name="policy_version",
+    ),
+    path(
+        "policies/<slug:name>/versions/<int:number>/roll-back/",
+        policies.roll_back_policy,
+        name="roll_back_policy",
+    ),
+    path("tenants/", directory.tenants, name="tenants"),
+    path("new-tenant/", directory.new_tenant, name="new_tenant"),
+    path("tenants/<slug:slug>/", portal.tenant, ALL, name="tenant"),
+    path("tenants/<slug:slug>/suspend/", directory.suspend, name="suspend_tenant"),
+    path("tenants/<slug:slug>/restore/", directory.restore, name="restore_tenant"),
+    path("tenants/<slug:slug>/limits/", quotas.edit_limits, name="edit_limits"),
+    *key_pages("tenants", ALL),
+    path("t/<slug:slug>/", portal.tenant, OWN, name="own_tenant"),
+    path("t/<slug:slug>/usage/", ledger.own_usage, name="own_usage"),
+    path("t/<slug:slug>/usage.csv", ledger.own_usage_csv, name="own_usage_csv"),
+    *key_pages("t", OWN),
+    path("spend/", ledger.spend, name="spend"),
+    path("usage/", ledger.usage, name="usage"),
+    path("usage.csv", ledger.usage_csv, name="usage_csv"),
+    path("prices/", prices.prices, name="prices"),
+    path("new-price/", prices.new_price, name="new_price"),
+    path("audit/", audit.audit, name="audit"),
+    path("audit.csv", audit.audit_csv, name="audit_csv"),
+    path("jobs/", jobs.jobs, name="jobs"),
+    path("jobs/<int:job_id>/cancel/", jobs.cancel_job, name="cancel_job"),
+    path("system/", system.system, name="system"),
+]
+
+if find_spec("console.project.rest"):
+    urlpatterns.append(path("api/", include("console.project.rest")))
+if find_spec("telemetry.live.pages"):
+    urlpatterns.append(path("live/", import_module("telemetry.live.pages").live, name="live"))
+
+handler403 = views.forbidden
+handler404 = views.not_found
+handler500 = views.server_error

@@ -56,15 +56,14 @@ def render_block(
 
 
 def _collect(compiled: Template, blocks: BlockContext, name: str) -> Node:
-    """The block's outermost override; children's blocks win, as in template inheritance."""
+    """The template's own block of that name, with all of its blocks registered for nesting."""
     extends = [node for node in compiled.nodelist if isinstance(node, ExtendsNode)]
     if extends:
-        blocks.add_blocks(extends[0].blocks)
-        nodes = list(extends[0].blocks.values())
+        named: dict[str, BlockNode] = extends[0].blocks
     else:
-        nodes = list(compiled.nodelist.get_nodes_by_type(BlockNode))
-        blocks.add_blocks({node.name: node for node in nodes})
-    for node in nodes:
-        if node.name == name:
-            return node
+        found = compiled.nodelist.get_nodes_by_type(BlockNode)
+        named = {node.name: node for node in found if isinstance(node, BlockNode)}
+    blocks.add_blocks(named)
+    if name in named:
+        return named[name]
     raise LookupError(f"{compiled.name} has no block {name!r}")

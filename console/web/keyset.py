@@ -20,6 +20,7 @@ from console.errors import InvalidInput
 PAGE_SIZES = (50, 100, 200)
 DEFAULT_LIMIT = PAGE_SIZES[0]
 MAX_LIMIT = PAGE_SIZES[-1]  # bounds memory and response size of one page
+MAX_ID_DIGITS = 18  # below the largest bigint
 MAX_CURSOR_CHARS = 600  # a few key parts, the longest a 200-character name
 
 M = TypeVar("M", bound=Model)
@@ -53,6 +54,21 @@ def parse_limit(text: str | None, *, default: int = DEFAULT_LIMIT, most: int = M
     return int(text)
 
 
+def parse_id(text: str | None, field: str = "after") -> int | None:
+    """Row id from a query string, None if absent; raises `InvalidInput` for anything else."""
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_ID_DIGITS):
+        raise InvalidInput("This page address is not one of ours.", field=field)
+    return int(text)
+
+
+def cut(rows: Sequence[T], limit: int, key: Callable[[T], object]) -> Page[T]:
+    """Page of a selector that was asked for `limit + 1` rows; `key` is what it pages by."""
+    shown = tuple(rows[:limit])
+    return Page(shown, str(key(shown[-1])) if len(rows) > limit else None, limit)
+
+
 def encode_cursor(values: Iterable[object]) -> str:
     """Opaque text of a row's order key."""
     raw = json.dumps([str(value) for value in values], separators=(",", ":")).encode()
@@ -70,7 +86,7 @@ def decode_cursor(text: str, parts: int) -> list[str]:
     is_ours = isinstance(values, list) and len(values) == parts
     if not is_ours or not all(isinstance(value, str) for value in values):
         raise _bad_cursor()
-    return values
+    return [str(value) for value in values]
 
 
 def take(
@@ -127,8 +143,10 @@ __all__ = [
     "MAX_LIMIT",
     "PAGE_SIZES",
     "Page",
+    "cut",
     "decode_cursor",
     "encode_cursor",
+    "parse_id",
     "parse_limit",
     "take",
 ]

@@ -1,6 +1,7 @@
 """Tables and strips as values that the partials draw."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from django.http import HttpRequest
 
@@ -32,7 +33,7 @@ class Pager:
     next_url: str = ""
 
 
-def pager(request: HttpRequest, page: Page[object], target: str) -> Pager:
+def pager(request: HttpRequest, page: Page[Any], target: str) -> Pager:
     """Links that keep every filter of the address."""
     after = request.GET.get("after")
     return Pager(

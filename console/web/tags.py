@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from console.web import units
+from console.web import charts, units
 
 register = template.Library()
 
@@ -23,6 +23,7 @@ for _name, _filter in (
     ("seconds", units.seconds),
     ("age", units.age),
     ("usd", units.usd),
+    ("usd_short", units.usd_short),
     ("moment", units.moment),
 ):
     register.filter(_name, _filter)
@@ -36,6 +37,12 @@ _TONES = {
     "stale": "stale gone unknown polling counted swept",
 }
 TONE_OF = {word: tone for tone, words in _TONES.items() for word in words.split()}
+
+
+@register.filter
+def exactly(nanousd: int | None) -> str:
+    """What stands below a rounded amount: the exact one."""
+    return "" if nanousd is None else f"{units.usd(nanousd)} exactly"
 
 
 @register.simple_tag
@@ -127,7 +134,13 @@ def empty(title: str, why: str, url: str = "", action: str = "") -> dict[str, st
 
 @register.inclusion_tag("partials/kpi.html")
 def kpi(
-    name: str, value: object, unit: str = "", note: str = "", url: str = ""
+    name: str,
+    value: object,
+    unit: str = "",
+    note: str = "",
+    url: str = "",
+    points: Sequence[float | None] | None = None,
 ) -> dict[str, object]:
-    """One headline figure with its unit and window."""
-    return {"name": name, "value": value, "unit": unit, "note": note, "url": url}
+    """One headline figure with its unit and window; `points` draw its last minutes."""
+    line = charts.sparkline(points, f"{name}, minute by minute") if points else ""
+    return {"name": name, "value": value, "unit": unit, "note": note, "url": url, "line": line}

@@ -19,9 +19,9 @@ MIN_DECIMALS = 2
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def count(value: int | None) -> str:
+def count(value: float | None) -> str:
     """Whole number with group separators: `41,200`."""
-    return UNKNOWN if value is None else f"{value:,}"
+    return UNKNOWN if value is None else f"{round(value):,}"
 
 
 def tokens(value: int | None) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec
 from urllib.parse import urlencode
 
 from django.conf import settings
@@ -12,11 +11,10 @@ from django.shortcuts import render
 from django.template import loader
 from django.views.decorators.http import require_http_methods
 
-from console.errors import DomainError, NotFound
+from console.errors import DomainError, Forbidden, NotFound
 from console.web.htmx import is_partial
 
-P = ParamSpec("P")
-View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
+View = Callable[..., HttpResponseBase]
 
 _TITLES = {
     403: "Not allowed",
@@ -26,7 +24,7 @@ _TITLES = {
 }
 
 
-def page(*methods: str) -> Callable[[View[P]], View[P]]:
+def page(*methods: str) -> Callable[[View], View]:
     """Decorate a page that answers `methods` (GET and HEAD are meant by `GET`).
 
     A visitor without a session goes to sign-in and comes back; a `DomainError` becomes its page
@@ -35,19 +33,20 @@ def page(*methods: str) -> Callable[[View[P]], View[P]]:
     """
     allowed = [*methods, "HEAD"] if "GET" in methods else list(methods)
 
-    def decorate(view: View[P]) -> View[P]:
+    def decorate(view: View) -> View:
         @wraps(view)
-        def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+        def inner(request: HttpRequest, **captured: object) -> HttpResponseBase:
             if not request.user.is_authenticated:
                 return redirect_to_login(request.get_full_path(), settings.LOGIN_URL)
             try:
-                response = view(request, *args, **kwargs)
+                response = view(request, **captured)
             except DomainError as error:
                 response = refusal(request, error)
             response.headers.setdefault("Cache-Control", "no-store")
             return response
 
-        return require_http_methods(allowed)(inner)
+        guarded: View = require_http_methods(allowed)(inner)
+        return guarded
 
     return decorate
 
@@ -80,6 +79,11 @@ def query_with(request: HttpRequest, **changes: str | None) -> str:
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Handler of unknown addresses."""
     return refusal(request, NotFound("No such page."))
+
+
+def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    """Handler of what Django itself refuses."""
+    return refusal(request, Forbidden("This request is not allowed."))
 
 
 def server_error(request: HttpRequest) -> HttpResponse:

@@ -93,6 +93,9 @@ function onClick(event) {
 
 for (const node of document.querySelectorAll("[data-needs-script]")) node.hidden = false;
 for (const node of document.querySelectorAll("[data-without-script]")) node.hidden = true;
+// A page that answers a form and must not be sent again: reloading it asks for the page before.
+const once = document.querySelector("[data-once]");
+if (once) history.replaceState(null, "", once.dataset.once || location.pathname);
 document.addEventListener("change", onThemeChange);
 document.addEventListener("click", onClick);
 document.addEventListener("keydown", onKey);

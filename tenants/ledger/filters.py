@@ -23,10 +23,11 @@ DEFAULT_RANGE = "24h"
 EXPORT_BATCH = 200
 MAX_EXPORTED = 100_000  # one download; the rest follows with a narrower filter
 CSV_HEADER = (
-    "ended_at started_at request_id tenant project key key_prefix model_asked model status "
-    "usage_source work_class http_status error_code input_tokens cached_tokens output_tokens "
-    "spend_usd adjusted_usd net_usd held_usd ttft_ms duration_ms policy price_version task_id"
-).split()
+    "ended_at", "started_at", "request_id", "tenant", "project", "key", "key_prefix",
+    "model_asked", "model", "status", "usage_source", "work_class", "http_status", "error_code",
+    "input_tokens", "cached_tokens", "output_tokens", "spend_usd", "adjusted_usd", "net_usd",
+    "held_usd", "ttft_ms", "duration_ms", "policy", "price_version", "task_id",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,75 @@
+"""The links that a person may follow, for the frame of every page."""
+
+from dataclasses import dataclass
+
+from django.http import HttpRequest
+from django.urls import reverse
+
+from console.accounts.selectors import Permission, can, visible_tenant_ids
+from console.models import User
+from console.web.theme import theme_of
+from tenants.directory.selectors import slugs_of
+
+MAX_OWN_TENANTS = 20  # listed in the side bar; more are found on the start page
+
+_EVERYTHING = (
+    ("Watch", (("Overview", "overview"), ("Live", "live"), ("Fleet", "fleet"))),
+    ("Control", (("Policies", "policies"), ("Tenants", "tenants"), ("Prices", "prices"))),
+    ("Account", (("Spend", "spend"), ("Usage", "usage"))),
+    ("Record", (("Audit", "audit"), ("Jobs", "jobs"), ("System", "system"))),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One page."""
+
+    name: str
+    url: str
+    is_current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Pages under one heading."""
+
+    label: str
+    links: tuple[Link, ...]
+
+
+def navigation(request: HttpRequest) -> dict[str, object]:
+    """Context of the frame: theme, role in words, start page and links.
+
+    No query for who sees everything, two for a tenant's member.
+    """
+    context: dict[str, object] = {"theme": theme_of(request), "home_url": "/"}
+    user = getattr(request, "user", None)
+    if not isinstance(user, User):
+        return context
+    if can(user, Permission.VIEW_ALL):
+        groups = tuple(
+            Group(label, tuple(_link(request, name, reverse(view)) for name, view in pages))
+            for label, pages in _EVERYTHING
+        )
+        return {**context, "navigation": groups, "role_label": user.get_role_display()}
+    return {**context, "navigation": _own(request, user), "role_label": "tenant"}
+
+
+def _own(request: HttpRequest, user: User) -> tuple[Group, ...]:
+    slugs = sorted(slugs_of(visible_tenant_ids(user) or ()).values())[:MAX_OWN_TENANTS]
+    return tuple(
+        Group(
+            slug,
+            (
+                _link(request, "Limits", reverse("own_tenant", kwargs={"slug": slug}), exact=True),
+                _link(request, "Usage", reverse("own_usage", kwargs={"slug": slug})),
+                _link(request, "Keys", reverse("own_keys", kwargs={"slug": slug})),
+            ),
+        )
+        for slug in slugs
+    )
+
+
+def _link(request: HttpRequest, name: str, url: str, *, exact: bool = False) -> Link:
+    is_current = request.path == url or (not exact and url != "/" and request.path.startswith(url))
+    return Link(name, url, is_current)

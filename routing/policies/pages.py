@@ -1,0 +1,220 @@
+"""Policies: what is live, who runs it, publishing a document, rolling back."""
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
+
+from console.accounts.person import acting
+from console.accounts.selectors import Permission, can, require
+from console.errors import DomainError
+from console.web.forms import ServiceForm, TypedConfirmation
+from console.web.htmx import render
+from console.web.keyset import DEFAULT_LIMIT, cut, parse_id
+from console.web.tables import Column, number, pager
+from console.web.views import page
+from routing.policies import text
+from routing.policies.rules.schema import Finding
+from routing.policies.selectors import PolicyVersionView, acks, live
+from routing.policies.selectors import policies as listed_policies
+from routing.policies.selectors import policy as one_policy
+from routing.policies.selectors import version as one_version
+from routing.policies.selectors import versions as listed_versions
+from routing.policies.services import PolicyRefused, check_document, publish, roll_back
+
+UNREHEARSED = "publish unrehearsed"
+FIRST_DOCUMENT: dict[str, object] = {"schema_version": 1, "name": "", "models": {}}
+VERSION_COLUMNS = (
+    number("Version"),
+    Column("State"),
+    Column("Published"),
+    Column("By"),
+    Column("Note"),
+    Column("Digest"),
+    Column("", meaning="Acts"),
+)
+ACK_COLUMNS = (
+    Column("Gateway"),
+    Column("Runs"),
+    number("Snapshot"),
+    Column("State"),
+    number("Last word"),
+)
+
+
+class DocumentForm(ServiceForm):
+    """A document typed as JSON on top of the live version `base` (empty: there is none)."""
+
+    document = forms.CharField(
+        label="Document (JSON)",
+        max_length=text.MAX_CHARS,
+        strip=False,
+        widget=forms.Textarea(attrs={"rows": 28, "spellcheck": "false"}),
+    )
+    note = forms.CharField(required=False, max_length=400, help_text="Why; kept with the version.")
+    confirm = forms.CharField(
+        required=False,
+        max_length=40,
+        label=f"Type {UNREHEARSED} to publish",
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+        help_text="This document was not rehearsed on recorded traffic.",
+    )
+    base = forms.IntegerField(required=False, widget=forms.HiddenInput)
+
+    def parsed(self) -> dict[str, object] | None:
+        """The document as an object; None with an error at the field if it is not one."""
+        try:
+            return text.parse(str(self.cleaned_data["document"]))
+        except DomainError as error:
+            self.add_refusal(error)
+            return None
+
+
+class RollBackForm(TypedConfirmation):
+    """Rolling back asks for the policy's name; a reason may be given."""
+
+    note = forms.CharField(required=False, max_length=400)
+    base = forms.IntegerField(widget=forms.HiddenInput)
+
+
+@page("GET")
+def policies(request: HttpRequest) -> HttpResponseBase:
+    """Every policy with its live version, and what each gateway runs."""
+    require(request.user, Permission.VIEW_ALL)
+    context = {
+        "policies": listed_policies(),
+        "acks": acks(),
+        "ack_columns": ACK_COLUMNS,
+        "may_publish": can(request.user, Permission.POLICY_PUBLISH),
+    }
+    return render(request, "routing/policies.html", "content", context)
+
+
+@page("GET")
+def policy(request: HttpRequest, name: str) -> HttpResponseBase:
+    """One policy: versions, newest first, and who acknowledged the newest snapshot."""
+    require(request.user, Permission.VIEW_ALL)
+    found = one_policy(name)
+    before = parse_id(request.GET.get("after"))
+    rows = listed_versions(name, before_number=before, limit=DEFAULT_LIMIT + 1)
+    lines = cut(rows, DEFAULT_LIMIT, lambda line: line.number)
+    context = {
+        "policy": found,
+        "page": lines,
+        "pager": pager(request, lines, "rows"),
+        "version_columns": VERSION_COLUMNS,
+        "acks": acks(),
+        "ack_columns": ACK_COLUMNS,
+        "may_publish": can(request.user, Permission.POLICY_PUBLISH),
+    }
+    return render(request, "routing/policy.html", "rows", context)
+
+
+@page("GET")
+def policy_version(request: HttpRequest, name: str, number: int) -> HttpResponseBase:
+    """One immutable version, and how it differs from the live one."""
+    require(request.user, Permission.VIEW_ALL)
+    found = one_version(name, number)
+    current = live(name)
+    context = {
+        "version": found,
+        "document": text.to_text(found.document),
+        "live": current,
+        "diff": text.diff(current.document, found.document) if current else [],
+        "may_publish": can(request.user, Permission.POLICY_PUBLISH),
+    }
+    return render(request, "routing/policy_version.html", "", context)
+
+
+@page("GET", "POST")
+def edit_policy(request: HttpRequest, name: str) -> HttpResponseBase:
+    """Check a document, or publish it as the next version; nothing typed is lost by a refusal."""
+    require(request.user, Permission.POLICY_PUBLISH)
+    current = live(name)
+    form = DocumentForm(request.POST or None, initial=_start(name, current))
+    findings: tuple[Finding, ...] = ()
+    typed = form.parsed() if request.method == "POST" and form.is_valid() else None
+    is_checked = False
+    if typed is not None and request.POST.get("act") == "publish":
+        findings, published = _try_publish(request, name, form, typed)
+        if published is not None:
+            messages.success(request, f"{published.label} is live.", "ok")
+            return redirect("policy", name=name)
+    elif typed is not None:
+        findings = check_document(typed).findings
+        is_checked = True
+    context = {
+        "name": name,
+        "live": current,
+        "form": form,
+        "findings": findings,
+        "is_checked": is_checked,
+        "refused": sum(finding.level == "refuse" for finding in findings),
+        "diff": text.diff(current.document, typed) if current and typed is not None else [],
+        "next_number": (current.number if current else 0) + 1,
+    }
+    status = 422 if form.errors or any(f.level == "refuse" for f in findings) else 200
+    return render(request, "routing/edit_policy.html", "", context, status=status)
+
+
+@page("GET", "POST")
+def roll_back_policy(request: HttpRequest, name: str, number: int) -> HttpResponseBase:
+    """Publish an earlier version again; asks to type the policy's name."""
+    require(request.user, Permission.POLICY_PUBLISH)
+    target, current = one_version(name, number), live(name)
+    form = RollBackForm(
+        request.POST or None,
+        expected=name,
+        label=f"Type {name} to confirm",
+        initial={"base": current.number if current else None},
+    )
+    if request.method == "POST" and form.is_valid():
+        try:
+            published = roll_back(
+                policy=name,
+                number=number,
+                base=form.cleaned_data["base"],
+                note=form.cleaned_data["note"],
+                actor=acting(request),
+            )
+        except DomainError as error:
+            form.add_refusal(error)
+        else:
+            messages.success(request, f"{published.label} is live.", "ok")
+            return redirect("policy", name=name)
+    context = {
+        "version": target,
+        "live": current,
+        "form": form,
+        "diff": text.diff(current.document, target.document) if current else [],
+    }
+    return render(
+        request, "routing/roll_back.html", "", context, status=422 if form.errors else 200
+    )
+
+
+def _start(name: str, current: PolicyVersionView | None) -> dict[str, object]:
+    document = current.document if current else {**FIRST_DOCUMENT, "name": name}
+    return {"document": text.to_text(document), "base": current.number if current else None}
+
+
+def _try_publish(
+    request: HttpRequest, name: str, form: DocumentForm, typed: dict[str, object]
+) -> tuple[tuple[Finding, ...], PolicyVersionView | None]:
+    if str(form.cleaned_data["confirm"]).strip() != UNREHEARSED:
+        form.add_error("confirm", "That is not it: nothing was published.")
+        return check_document(typed).findings, None
+    try:
+        published = publish(
+            policy=name,
+            document=typed,
+            base=form.cleaned_data["base"],
+            note=form.cleaned_data["note"],
+            actor=acting(request),
+        )
+    except PolicyRefused as error:
+        return error.findings, None
+    except DomainError as error:
+        form.add_refusal(error)
+        return (), None
+    return (), published

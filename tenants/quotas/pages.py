@@ -1,0 +1,108 @@
+"""Limits of a tenant: set one, remove one."""
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
+
+from console.accounts.person import acting
+from console.accounts.selectors import Permission
+from console.errors import DomainError
+from console.web import units
+from console.web.forms import ServiceForm
+from console.web.htmx import render
+from console.web.views import page
+from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
+from tenants.directory.access import open_tenant
+from tenants.directory.selectors import TenantView
+from tenants.quotas.selectors import limits
+from tenants.quotas.services import set_limit
+from tenants.quotas.words import NAMES, amount_of, title_of
+
+_WINDOWS = {
+    WindowKind.MINUTE: "per minute",
+    WindowKind.DAY: "per day",
+    WindowKind.WEEK: "per week",
+    WindowKind.MONTH: "per month",
+    WindowKind.NOW: "at once (concurrency, KV tokens)",
+}
+_SCOPES = {
+    LimitScope.TENANT: "whole tenant",
+    LimitScope.KEY: "one key",
+    LimitScope.TENANT_MODEL: "one model",
+    LimitScope.TENANT_CLASS: "one class",
+}
+
+
+class LimitForm(ServiceForm):
+    """One bound. Spend is typed in USD, everything else as a whole number; empty removes it."""
+
+    scope = forms.ChoiceField(
+        label="For", choices=[(scope.value, word) for scope, word in _SCOPES.items()]
+    )
+    dimension = forms.ChoiceField(
+        label="Of",
+        choices=[
+            (item.value, f"{NAMES[item]} (USD)" if item is Dimension.SPEND_NANOUSD else NAMES[item])
+            for item in Dimension
+        ],
+    )
+    window = forms.ChoiceField(
+        label="Over", choices=[(window.value, word) for window, word in _WINDOWS.items()]
+    )
+    amount = forms.CharField(
+        label="At most",
+        required=False,
+        max_length=24,
+        help_text="0 allows nothing; empty removes the limit.",
+    )
+    key_id = forms.IntegerField(label="Key id", required=False, help_text="For one key.")
+    model = forms.CharField(required=False, max_length=200, help_text="For one model.")
+    work_class = forms.ChoiceField(
+        label="Class",
+        required=False,
+        choices=[("", "-"), *((item.value, item.value) for item in WorkClass)],
+        help_text="For one class.",
+    )
+
+    def clean(self) -> dict[str, object]:
+        """The amount in the unit of its dimension, None for an empty one."""
+        cleaned = dict(super().clean() or {})
+        text = str(cleaned.get("amount") or "").replace(",", "").strip()
+        cleaned["model"] = cleaned.get("model") or None
+        try:
+            is_money = cleaned.get("dimension") == Dimension.SPEND_NANOUSD.value
+            cleaned["amount"] = (units.parse_usd(text) if is_money else int(text)) if text else None
+        except ValueError:
+            self.add_error("amount", "Write a plain number, such as 100.00 or 150000.")
+        return cleaned
+
+
+@page("GET", "POST")
+def edit_limits(request: HttpRequest, slug: str) -> HttpResponseBase:
+    """Set a limit; the present ones stand beside the form."""
+    tenant = open_tenant(request.user, slug, Permission.TENANT_MANAGE_LIMITS)
+    form = LimitForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            set_limit(tenant_id=tenant.id, actor=acting(request), **form.cleaned_data)
+        except DomainError as error:
+            form.add_refusal(error)
+        else:
+            messages.success(request, _done(form, tenant), "ok")
+            return redirect("edit_limits", slug=slug)
+    context = {
+        "tenant": tenant,
+        "area": "",
+        "form": form,
+        "limits": [
+            {"limit": limit, "title": title_of(limit), "amount": amount_of(limit, limit.amount)}
+            for limit in limits(tenant.id)
+        ],
+    }
+    return render(request, "tenants/limits.html", "", context, status=422 if form.errors else 200)
+
+
+def _done(form: LimitForm, tenant: TenantView) -> str:
+    act = "removed" if form.cleaned_data["amount"] is None else "set"
+    return f"Limit {act} for {tenant.slug}. Gateways apply it within a second."
