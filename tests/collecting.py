@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +18,11 @@ from routing.contracts.endpoint_state import EndpointState, decode_pool_state
 from routing.contracts.live import LivePool, LiveSlices, decode_live_pool, decode_live_slices
 from routing.contracts.slices import SliceDelta, SliceFrame, encode_frame
 from routing.store import keys
+from telemetry.collector.publish import Round, live_fields
 from telemetry.stats import sketch
+from telemetry.stats.figures import Spend, Trailing
+from telemetry.stats.windows import key_of, minute_of
+from tests.stack import free_port, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -183,3 +188,104 @@ def traffic(
     sketch.add(pairs, ((sketch.index_of(value), 1) for value in ttfts_s))
     fields = {"requests": len(ttfts_s), "ttft_s": list(pairs.items())} | more
     return SliceDelta(tenant, model, pool, work_class, **fields)
+
+
+@dataclass
+class FakeCollector:
+    """Publishes live states the way the collector does, when a test says so."""
+
+    store: Any
+    epoch: str = "e1"
+    seq: int = 0
+    slugs: dict[str, str] = field(default_factory=dict)
+    frames_at_ms: int | None = None
+
+    def publish(
+        self,
+        deltas: list[SliceDelta],
+        replicas: list[EndpointState] | None = None,
+        now_ms: int | None = None,
+    ) -> int:
+        """Publish rows of these deltas and replicas; the sequence number."""
+        now_ms = now_ms or time.time_ns() // 1_000_000
+        self.seq += 1
+        trailing, spend = Trailing(), Spend()
+        trailing.add(now_ms // 1000, deltas)
+        for delta in deltas:
+            spend.add(minute_of(now_ms), key_of(delta), delta.spend_nanousd)
+        found = Round(
+            epoch=self.epoch,
+            seq=self.seq,
+            now_ms=now_ms,
+            pools={"p1": replicas or []},
+            trailing=trailing,
+            spend=spend,
+            frames_at_ms=self.frames_at_ms or now_ms,
+            slugs=self.slugs,
+        )
+        fields = live_fields(found, replicas or [])
+        self.store.hset(keys.LIVE, mapping=fields)
+        self.store.publish(keys.NUDGES, "live")
+        return self.seq
+
+
+@dataclass
+class ConsoleProcess:
+    """A running console over the test database."""
+
+    process: "subprocess.Popen[bytes]"
+    port: int
+    log: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def socket_url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/ws/live/?v=1"
+
+    def rss_bytes(self) -> int:
+        """Resident memory."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("no VmRSS")
+
+
+@contextmanager
+def start_console(
+    redis_url: str, database_url: str, directory: Path, **env: str
+) -> Iterator[ConsoleProcess]:
+    """The real server of the console: uvicorn with the ASGI application."""
+    port = free_port()
+    log = directory / "console.log"
+    environment = {
+        "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "REDIS_URL": redis_url,
+        "DATABASE_URL": database_url, "HEADRACE_STATE": str(directory),
+        "HEADRACE_SECRET_KEY": os.environ["HEADRACE_SECRET_KEY"],
+        "HEADRACE_KEY_PEPPER": os.environ["HEADRACE_KEY_PEPPER"],
+    } | env  # fmt: skip
+    command = [
+        sys.executable, "-m", "uvicorn", "console.project.asgi:application", "--host", "127.0.0.1",
+        "--port", str(port), "--no-access-log",
+    ]  # fmt: skip
+    with log.open("ab") as out:
+        process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=ROOT)
+
+    def is_up() -> bool:
+        if process.poll() is not None:
+            raise AssertionError(f"console exited:\n{log.read_text()}")
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        wait_until(is_up, 30, "console up")
+        yield ConsoleProcess(process, port, log)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(5)

@@ -116,7 +116,7 @@ async def publish(store: Redis, found: Round, history: History) -> None:
     """Write pool states and live rows, forget pools that are gone, nudge. Raises `RedisError`."""
     known = {as_bytes(name).decode() for name in await store.smembers(keys.POOLS_WITH_STATE)}
     endpoints = [state for states in found.pools.values() for state in states]
-    live = _live_fields(found, endpoints)
+    live = live_fields(found, endpoints)
     if history.observe(endpoints, found.now_ms):
         live[POOL_HISTORY] = encode_live(history.live())
     async with store.pipeline(transaction=False) as pipe:
@@ -133,7 +133,8 @@ async def publish(store: Redis, found: Round, history: History) -> None:
         await pipe.execute()
 
 
-def _live_fields(found: Round, endpoints: list[EndpointState]) -> dict[Field, bytes]:
+def live_fields(found: Round, endpoints: list[EndpointState]) -> dict[Field, bytes]:
+    """Fields of the live hash for this round's rows; `endpoints` is every replica."""
     now_minute = minute_of(found.now_ms)
     fields: dict[Field, bytes] = {
         POOL: encode_live(

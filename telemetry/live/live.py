@@ -2,7 +2,11 @@
 
 A socket holds one state per subscription and no queue: when it wakes it brings the viewer's copy to
 the newest state, however many were published meanwhile. Access is read again every few seconds and
-frames stop when it could not be; a viewer that does not drain a frame in time is closed.
+frames stop when it could not be.
+
+A viewer that does not take a frame in `DRAIN_S` is closed. Kernels and browsers hold megabytes
+before a send waits, so a viewer that answers beats (our page does) is also closed when it leaves
+one unanswered that long.
 
 Messages are those of the live contract (console design, section 5). Beyond it: `snap` has `order`
 (a viewer resumes with `since: [epoch, seq, order]`), `more` (rows left out) and, for slices,
@@ -82,7 +86,11 @@ class Resume(msgspec.Struct, tag="resume", tag_field="t"):
     """Send again, beginning with the newest state."""
 
 
-_decode = msgspec.json.Decoder(Sub | Unsub | Pause | Resume).decode
+class Beat(msgspec.Struct, tag="beat", tag_field="t"):
+    """The viewer's answer to a beat: it reads what it is sent."""
+
+
+_decode = msgspec.json.Decoder(Sub | Unsub | Pause | Resume | Beat).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -141,6 +149,8 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         self.session_key = ""
         self.faults = 0
         self.is_paused = False
+        self.answers_beats = False
+        self.unanswered_since_s: float | None = None
         self.is_ending = False
         self.was_abandoned = False
         self.releases = contextlib.ExitStack()
@@ -235,6 +245,9 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             case Resume():
                 self.is_paused = False
                 self.wake.set()
+            case Beat():
+                self.answers_beats = True
+                self.unanswered_since_s = None
 
     async def _subscribe(self, message: Sub, access: Access) -> None:
         query = parse_query(message.ch, message.q)
@@ -273,7 +286,11 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         beat_at_s = time.monotonic()
         while True:
             now_s = time.monotonic()
+            waits_s = now_s - (self.unanswered_since_s or now_s)
+            if self.answers_beats and waits_s > DRAIN_S:
+                raise Ended(TOO_SLOW)
             if now_s >= beat_at_s:
+                self.unanswered_since_s = self.unanswered_since_s or now_s
                 await self._send({"t": "beat", "ts": round(time.time(), 3)})
                 beat_at_s = now_s + BEAT_S
             next_s = beat_at_s
