@@ -69,9 +69,12 @@ def test_engine_that_ignores_sigterm_is_killed(state: Path) -> None:
 
 def test_pid_that_now_belongs_to_somebody_else_is_not_touched(state: Path) -> None:
     handle = driver(state).start(SPEC, 0)
+    os.kill(int(handle["pid"]), signal.SIGSTOP)  # so that a signal would stay pending
     stranger = {**handle, "ticks": int(handle["ticks"]) + 1}
     assert driver(state).status(SPEC, stranger).observed is Observed.GONE
     driver(state).stop(stranger, drain_s=0.1)
+    status = Path(f"/proc/{handle['pid']}/status").read_text()
+    assert "ShdPnd:\t0000000000000000" in status
     assert start_ticks(int(handle["pid"])) == handle["ticks"]
     rebooted = {**handle, "boot": "another"}
     assert driver(state).status(SPEC, rebooted).observed is Observed.GONE

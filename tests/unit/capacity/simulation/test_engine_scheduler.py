@@ -172,6 +172,18 @@ def test_least_recently_released_blocks_are_evicted_first() -> None:
     assert lost.cached_tokens < 32
 
 
+def test_end_of_a_prefix_is_evicted_before_its_beginning() -> None:
+    engine = replica(kv_blocks=6)
+    chain = hashes(80)
+    engine.submit(EngineRequest("a", 80, 1, block_hashes=chain), 0.0)
+    step(engine, 0.0)
+    engine.submit(EngineRequest("other", 40, 1), 1.0)  # one blank block, then two of the prefix
+    step(engine, 1.0)
+    again = engine.submit(EngineRequest("b", 80, 1, block_hashes=chain), 2.0)
+    step(engine, 2.0)
+    assert again.cached_tokens == 48
+
+
 def test_abort_frees_blocks_for_the_next_step() -> None:
     engine = replica(kv_blocks=20)
     engine.submit(EngineRequest("a", 300, 5), 0.0)
