@@ -10,6 +10,13 @@ from routing.contracts.snapshot import Price
 
 MAX_PREFIX_HASHES = 64
 
+# An enum's `.value` is a function call; these are looked up once a request.
+_VOID = SettleKind.VOID
+_REQUESTS = Dimension.REQUESTS.value
+_INPUT_TOKENS = Dimension.INPUT_TOKENS.value
+_OUTPUT_TOKENS = Dimension.OUTPUT_TOKENS.value
+_SPEND_NANOUSD = Dimension.SPEND_NANOUSD.value
+
 
 class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """One ended reservation, as the ledger stores it.
@@ -108,13 +115,13 @@ def charge_of(kind: SettleKind, event: UsageEvent) -> dict[str, int]:
     The one rule for the caller of `settle` and for the ledger: were they to differ, counters and
     rows would part ways.
     """
-    if kind is SettleKind.VOID:
+    if kind is _VOID:
         return {}
     return {
-        Dimension.REQUESTS.value: 1,
-        Dimension.INPUT_TOKENS.value: event.input_tokens,
-        Dimension.OUTPUT_TOKENS.value: event.output_tokens,
-        Dimension.SPEND_NANOUSD.value: event.spend_nanousd,
+        _REQUESTS: 1,
+        _INPUT_TOKENS: event.input_tokens,
+        _OUTPUT_TOKENS: event.output_tokens,
+        _SPEND_NANOUSD: event.spend_nanousd,
     }
 
 

@@ -209,7 +209,7 @@ class Accountant:
         if item is None:
             return None
         self._live_count -= 1
-        item.kind = kind.value
+        item.kind = kind
         item.stage = Stage.ENDED
         return item
 
@@ -229,7 +229,7 @@ class Accountant:
         event = cast("UsageEvent", item.usage)
         item.usage = None
         hold = item.hold
-        item.charge = charge_of(SettleKind(item.kind), event)
+        item.charge = charge_of(item.kind, event)
         item.event = event_with_legs(event, hold.legs)
         bucket = self.book.buckets[hold.bucket]
         if hold.mode is StoreMode.DEGRADED and bucket.shares is not None:
@@ -317,13 +317,13 @@ def _recovered_item(found: Unfinished, now_ms: int) -> Item | None:
     try:
         if found.kind:
             event = decode_usage(found.event)
-            kind, charge, raw = found.kind, found.charge, found.event
+            kind, charge, raw = SettleKind(found.kind), found.charge, found.event
         else:
             info = decode_hold_info(found.info)
             event = lost_event(info, out_so_far=found.out_so_far, elapsed_s=0, ended_at_ms=now_ms)
-            kind = SettleKind.RECOVERED.value
-            charge, raw = charge_of(SettleKind.RECOVERED, event), event_with_legs(event, found.legs)
-    except msgspec.MsgspecError:
+            kind = SettleKind.RECOVERED
+            charge, raw = charge_of(kind, event), event_with_legs(event, found.legs)
+    except (msgspec.MsgspecError, ValueError):
         return None
     hold = Hold(
         request_id=found.request_id,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
+from routing.contracts.enums import SettleKind
 from routing.contracts.usage import UsageEvent
 from routing.decision.shares import Shares
 from routing.decision.types import Hold
@@ -61,7 +62,7 @@ class Item:
         self.stage = Stage.LIVE
         self.is_gone = False  # the store has no hold any more: it was swept
         self.noted_out = 0
-        self.kind = ""
+        self.kind = SettleKind.SETTLED
         self.charge: dict[str, int] = {}
         self.event = b""
         self.usage: UsageEvent | None = None

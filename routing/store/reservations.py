@@ -5,6 +5,7 @@ are ready (groups, legs, info, events) are spliced in, not decoded and encoded a
 lists; their places are named here. Protocol: the accounting design, section 2.
 """
 
+import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -48,6 +49,8 @@ SEND_LEGS: Final = 2
 
 Leg = tuple[int, str, int, list[str | int]]
 
+_STR16: Final = struct.Struct(">BH").pack
+_STR32: Final = struct.Struct(">BI").pack
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_legs: Final = msgspec.msgpack.Decoder(list[Leg]).decode
 _PLACE: Final = {dimension: place + 1 for place, dimension in enumerate(AMOUNT_ORDER)}
@@ -58,9 +61,8 @@ TAGS: Final = tuple(keys.bucket_tag(bucket) for bucket in range(keys.BUCKETS))
 def as_text(raw: bytes) -> msgspec.Raw:
     """Bytes as a msgpack *str*, to be spliced into an argument as they are."""
     size = len(raw)
-    if size < 65_536:
-        return msgspec.Raw(b"\xda%b%b" % (size.to_bytes(2, "big"), raw))
-    return msgspec.Raw(b"\xdb%b%b" % (size.to_bytes(4, "big"), raw))
+    head = _STR16(0xDA, size) if size < 65_536 else _STR32(0xDB, size)
+    return msgspec.Raw(head + raw)
 
 
 def group_edges(groups: Sequence[Group], timezone: str, now_ms: int) -> tuple[Edges, ...]:

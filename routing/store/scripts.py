@@ -16,27 +16,25 @@ UNKNOWN_SCRIPT: Final = "NOSCRIPT"
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One script: its source and the SHA-1 digest by which servers know it."""
+    """One script: its source and the SHA-1 digest by which servers know it.
+
+    `evalsha_head` and `eval_head` are wire bytes of `EVALSHA digest 1` and `EVAL source 1` as
+    five-part commands; key and argument follow.
+    """
 
     name: str
     source: bytes
     digest: bytes
-
-    @property
-    def evalsha_head(self) -> bytes:
-        """Wire bytes of `EVALSHA digest 1` as a five-part command; key and argument follow."""
-        return b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n1\r\n" % self.digest
-
-    @property
-    def eval_head(self) -> bytes:
-        """Wire bytes of `EVAL source 1` as a five-part command; key and argument follow."""
-        return b"*5\r\n$4\r\nEVAL\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(self.source), self.source)
+    evalsha_head: bytes
+    eval_head: bytes
 
 
 def _read(name: str) -> Script:
     source = (Path(__file__).parent / "scripts" / f"{name}.lua").read_bytes()
     digest = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
-    return Script(name, source, digest)
+    evalsha_head = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n1\r\n" % digest
+    eval_head = b"*5\r\n$4\r\nEVAL\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(source), source)
+    return Script(name, source, digest, evalsha_head, eval_head)
 
 
 RESERVE: Final = _read("reserve")
