@@ -1,6 +1,7 @@
 """The callers' side: sockets, and bounds on connections, heads, bodies, pipelines and time."""
 
 import asyncio
+import socket
 import time
 from typing import Protocol, cast
 from urllib.parse import unquote
@@ -27,6 +28,8 @@ MAX_CONNECTIONS = 10_000  # a process; about 10 kB each when idle
 MAX_BUFFERED_BYTES = 256 << 20  # unfinished bodies of all connections together
 MAX_READ_AHEAD_BYTES = 64 << 10  # kept of what a caller sends while it is being served
 WRITE_HIGH_BYTES = 64 << 10  # unsent bytes above which the upstream is held back
+# The kernel would take 4 MB and more for each caller that does not read.
+SEND_BUFFER_BYTES = 256 << 10
 REQUEST_TIME_S = 20.0  # from the first byte of a request to its last
 IDLE_S = 75.0  # between requests; above the 60 s that balancers keep connections for
 MODELS = b"/v1/models"
@@ -117,6 +120,8 @@ class ClientConnection(asyncio.Protocol):
         """A caller has connected."""
         self.transport = cast("asyncio.Transport", transport)
         no_delay(self.transport)
+        sock = self.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         listener = self._listener
         listener.connections.add(self)

@@ -7,7 +7,7 @@ from typing import Protocol, cast
 
 from routing.gateway.http1 import BrokenRequestError, ResponseReader
 
-CONNECT_TIMEOUT_S = 1.0  # in the same data centre; a slower one is down
+CONNECT_TIMEOUT_S = 2.0  # in the same data centre; a slower one is down
 IDLE_S = 4.0  # below the 5 s after which uvicorn, and so vLLM, closes a kept connection
 MAX_IDLE = 256  # kept per replica; more than one engine batches
 MAX_OPEN = 4096  # per replica; beyond it the replica is hopelessly overloaded

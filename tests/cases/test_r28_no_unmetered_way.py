@@ -21,8 +21,6 @@ KNOWN = [
 ]  # fmt: skip
 PAGES = ("/metrics", "/health", "/version", "/load", "/is_sleeping", "/")
 KNOWN += [("GET", path) for path in PAGES]
-    ("GET", path) for path in ("/metrics", "/health", "/version", "/load", "/is_sleeping", "/")
-]
 ODD = [
     ("POST", path)
     for path in (
