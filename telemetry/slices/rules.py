@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from telemetry.stats import sketch
 from telemetry.stats.figures import P99_SAMPLES_MIN
@@ -27,6 +28,18 @@ class Point:
     ttft_p50_s: float | None
     ttft_p95_s: float | None
     ttft_p99_s: float | None
+
+    @property
+    def at(self) -> datetime:
+        """When the step begins."""
+        return datetime.fromtimestamp(self.at_s, UTC)
+
+    @property
+    def ttft_ms(self) -> tuple[float | None, float | None, float | None]:
+        """p50, p95 and p99 in milliseconds."""
+        values_s = (self.ttft_p50_s, self.ttft_p95_s, self.ttft_p99_s)
+        p50, p95, p99 = (None if v is None else round(v * 1000, 1) for v in values_s)
+        return p50, p95, p99
 
 
 def points(
