@@ -35,7 +35,6 @@ REPLICA_COLUMNS = (
     number("Output", "tok/s"),
     number("Prefix hit", "%"),
     number("Scraped", meaning="Age of the last good scrape"),
-    Column("Address"),
     Column("Engine"),
 )
 

@@ -79,12 +79,13 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("jobs/", jobs.jobs, name="jobs"),
     path("jobs/<int:job_id>/cancel/", jobs.cancel_job, name="cancel_job"),
     path("system/", system.system, name="system"),
+    path("api/", include("console.project.rest")),
 ]
 
-if find_spec("console.project.rest"):
-    urlpatterns.append(path("api/", include("console.project.rest")))
 if find_spec("telemetry.live.pages"):
     urlpatterns.append(path("live/", import_module("telemetry.live.pages").live, name="live"))
+else:
+    urlpatterns.append(path("live/", fleet.fleet, name="live"))
 
 handler403 = views.forbidden
 handler404 = views.not_found

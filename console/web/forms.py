@@ -11,9 +11,6 @@ class ServiceForm(forms.Form):
     Field names equal argument names, so that `DomainError.field` finds its input.
     """
 
-    template_name = "partials/form.html"
-    required_css_class = "required"
-
     def add_refusal(self, error: DomainError) -> None:
         """Show a service's refusal at its field, or above the form if no field is at fault."""
         text = f"{error.message} {error.hint}".strip()

@@ -30,11 +30,11 @@ for _name, _filter in (
 
 GLYPHS = {"ok": "●", "warn": "▲", "bad": "■", "stale": "◌", "none": "○"}
 _TONES = {
-    "ok": "ok ready live active shared serving done published allowed up settled reported success",
+    "ok": "ok ready live active shared serving done published allowed up settled success",
     "warn": "warn loading warming draining degraded expiring rotating behind queued running"
     " starting estimated incomplete recovered",
     "bad": "bad page failed hung lost suspended closed refused down error",
-    "stale": "stale gone unknown polling counted swept",
+    "stale": "stale gone unknown polling swept",
 }
 TONE_OF = {word: tone for tone, words in _TONES.items() for word in words.split()}
 
@@ -121,9 +121,13 @@ def _bar(shares: Sequence[float], label: str) -> SafeString:
 
 
 @register.inclusion_tag("partials/field.html")
-def field(bound: BoundField, hint: str = "") -> dict[str, Any]:
-    """Label, hint, input and errors of a form field, tied by id."""
-    return {"field": bound, "hint": hint or bound.help_text}
+def field(bound: BoundField, hint: str = "", *, conditional: bool = False) -> dict[str, Any]:
+    """Label, hint, input and errors of a form field, tied by id.
+
+    A `conditional` field is needed for some acts of its form only, so it is not called optional.
+    """
+    is_optional = not bound.field.required and not conditional
+    return {"field": bound, "hint": hint or bound.help_text, "is_optional": is_optional}
 
 
 @register.inclusion_tag("partials/empty.html")

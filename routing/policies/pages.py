@@ -14,7 +14,8 @@ from console.web.keyset import DEFAULT_LIMIT, cut, parse_id
 from console.web.tables import Column, number, pager
 from console.web.views import page
 from routing.policies import text
-from routing.policies.rules.schema import Finding
+from routing.policies.rules.document import to_plain
+from routing.policies.rules.validate import Checked
 from routing.policies.selectors import PolicyVersionView, acks, live
 from routing.policies.selectors import policies as listed_policies
 from routing.policies.selectors import policy as one_policy
@@ -25,7 +26,7 @@ from routing.policies.services import PolicyRefused, check_document, publish, ro
 UNREHEARSED = "publish unrehearsed"
 FIRST_DOCUMENT: dict[str, object] = {"schema_version": 1, "name": "", "models": {}}
 VERSION_COLUMNS = (
-    number("Version"),
+    Column("Version"),
     Column("State"),
     Column("Published"),
     Column("By"),
@@ -132,25 +133,21 @@ def edit_policy(request: HttpRequest, name: str) -> HttpResponseBase:
     require(request.user, Permission.POLICY_PUBLISH)
     current = live(name)
     form = DocumentForm(request.POST or None, initial=_start(name, current))
-    findings: tuple[Finding, ...] = ()
     typed = form.parsed() if request.method == "POST" and form.is_valid() else None
-    is_checked = False
-    if typed is not None and request.POST.get("act") == "publish":
-        findings, published = _try_publish(request, name, form, typed)
-        if published is not None:
-            messages.success(request, f"{published.label} is live.", "ok")
-            return redirect("policy", name=name)
-    elif typed is not None:
-        findings = check_document(typed).findings
-        is_checked = True
+    is_publish = request.POST.get("act") == "publish"
+    if typed is not None and is_publish and (published := _try_publish(request, name, form, typed)):
+        messages.success(request, f"{published.label} is live.", "ok")
+        return redirect("policy", name=name)
+    checked = check_document(typed) if typed is not None else None
+    findings = checked.findings if checked else ()
     context = {
         "name": name,
         "live": current,
         "form": form,
         "findings": findings,
-        "is_checked": is_checked,
+        "is_checked": checked is not None and not form.errors,
         "refused": sum(finding.level == "refuse" for finding in findings),
-        "diff": text.diff(current.document, typed) if current and typed is not None else [],
+        "diff": _diff(current, checked),
         "next_number": (current.number if current else 0) + 1,
     }
     status = 422 if form.errors or any(f.level == "refuse" for f in findings) else 200
@@ -198,23 +195,30 @@ def _start(name: str, current: PolicyVersionView | None) -> dict[str, object]:
     return {"document": text.to_text(document), "base": current.number if current else None}
 
 
+def _diff(current: PolicyVersionView | None, checked: Checked | None) -> list[text.DiffLine]:
+    """What would change, both sides with their defaults filled in."""
+    if current is None or checked is None or checked.document is None:
+        return []
+    return text.diff(current.document, to_plain(checked.document))
+
+
 def _try_publish(
     request: HttpRequest, name: str, form: DocumentForm, typed: dict[str, object]
-) -> tuple[tuple[Finding, ...], PolicyVersionView | None]:
+) -> PolicyVersionView | None:
+    """The new live version; None with the refusal at its field. Findings are shown by the page."""
     if str(form.cleaned_data["confirm"]).strip() != UNREHEARSED:
         form.add_error("confirm", "That is not it: nothing was published.")
-        return check_document(typed).findings, None
+        return None
     try:
-        published = publish(
+        return publish(
             policy=name,
             document=typed,
             base=form.cleaned_data["base"],
             note=form.cleaned_data["note"],
             actor=acting(request),
         )
-    except PolicyRefused as error:
-        return error.findings, None
+    except PolicyRefused:
+        form.add_error(None, "Nothing was published: the findings above refuse it.")
     except DomainError as error:
         form.add_refusal(error)
-        return (), None
-    return (), published
+    return None

@@ -18,7 +18,7 @@ from console.web import units
 from console.web.forms import ServiceForm, TypedConfirmation
 from console.web.htmx import render
 from console.web.keyset import DEFAULT_LIMIT, cut, parse_id
-from console.web.tables import Column, pager
+from console.web.tables import Column, number, pager
 from console.web.views import page
 from routing.contracts.enums import WorkClass
 from routing.contracts.snapshot import ALL_MODELS
@@ -33,6 +33,7 @@ from tenants.keys.services import IssuedKey, issue_key, revoke_key, rotate_key
 TYPED_CHARS = 4
 COLUMNS = (
     Column("Key"),
+    number("Id", meaning="What limits and filters call the key"),
     Column("Name"),
     Column("State"),
     Column("Project"),

@@ -23,6 +23,13 @@ _WINDOWS = {
     WindowKind.MONTH: ("Monthly ", ""),
     WindowKind.NOW: ("", ""),
 }
+_WINDOW_ORDER = (
+    WindowKind.MONTH,
+    WindowKind.WEEK,
+    WindowKind.DAY,
+    WindowKind.MINUTE,
+    WindowKind.NOW,
+)
 _REFUSALS = {
     Dimension.SPEND_NANOUSD: "budget_exceeded",
     Dimension.CONCURRENCY: "concurrency_limited",
@@ -45,7 +52,7 @@ class LimitRow:
     remaining: str
     used_ratio: float | None
     held_ratio: float | None
-    resets_s: float | None
+    resets_s: int | None
     refusal: str
 
     @property
@@ -86,8 +93,17 @@ def subject_of(limit: LimitView, key_names: dict[int, str]) -> str:
 def rows_of(
     positions: Iterable[LimitPosition], key_names: dict[int, str], now: datetime
 ) -> list[LimitRow]:
-    """Positions in words, in the order given."""
-    return [_row(position, key_names, now) for position in positions]
+    """Positions in words: the tenant's own limits first, long windows before short ones."""
+    ordered = sorted(positions, key=lambda one: _rank(one.limit))
+    return [_row(position, key_names, now) for position in ordered]
+
+
+def _rank(limit: LimitView) -> tuple[int, int, int]:
+    return (
+        list(LimitScope).index(limit.scope),
+        _WINDOW_ORDER.index(limit.window),
+        list(Dimension).index(limit.dimension),
+    )
 
 
 def first_to_stop(rows: Iterable[LimitRow], now: datetime) -> str:
@@ -149,7 +165,9 @@ def _row(position: LimitPosition, key_names: dict[int, str], now: datetime) -> L
         remaining=amount_of(limit, position.remaining),
         used_ratio=_share(position.used, limit.amount, whole) if is_known else None,
         held_ratio=_share(position.held, limit.amount, whole) if is_known else None,
-        resets_s=(position.window_end - now).total_seconds() if position.window_end else None,
+        resets_s=(
+            round((position.window_end - now).total_seconds()) if position.window_end else None
+        ),
         refusal=_REFUSALS.get(limit.dimension, "rate_limited"),
     )
 

@@ -1,0 +1,338 @@
+"""A small world for page tests: people of every role, tenants, keys, a fleet, usage, live states.
+
+Rows go through the services where those exist; the ledger's own rows are written as its writer
+would.
+"""
+
+import random
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import connection
+from django.utils import timezone
+
+from capacity.fleet.services import create_domain, create_model, create_pool, create_region
+from capacity.models import Pool, Replica
+from console.audit.rules import Actor
+from console.models import Role, User
+from routing.contracts.endpoint_state import EndpointState, PoolState, encode_pool_state
+from routing.contracts.enums import ReplicaHealth, StoreMode
+from routing.contracts.ids import day_of, uuid7
+from routing.contracts.process import GatewayStatus, ProcessStatus, encode_status
+from routing.policies.services import publish
+from routing.store import keys
+from tenants.directory.services import add_member, create_tenant
+from tenants.keys.services import IssuedKey, issue_key
+from tenants.models import ApiKey, Usage, UsageRollup
+from tenants.prices.services import add_price
+from tenants.quotas.services import set_limit
+
+ACTOR = Actor(user_id=None, label="test")
+PASSWORD = "correct horse battery"
+USD = 10**9
+KV_TOKENS = 100_000
+_ROLLUP_NAMES = (
+    "grain", "start_at", "tenant_id", "project_id", "key_id", "model", "pool", "work_class",
+    "region",
+)  # fmt: skip
+_ROLLUP_SUMS = (
+    "requests", "failed", "cancelled", "input_tokens", "cached_tokens", "output_tokens",
+    "spend_nanousd",
+)  # fmt: skip
+GRANTS = ["policy.publish", "quota.grant"]
+
+
+@dataclass
+class World:
+    """What was made, by name."""
+
+    people: dict[str, User] = field(default_factory=dict)
+    tenants: dict[str, int] = field(default_factory=dict)
+    keys: dict[str, IssuedKey] = field(default_factory=dict)
+    pools: list[str] = field(default_factory=list)
+
+
+def make_people(world: World) -> None:
+    """One person of each role; members belong to the first tenant."""
+    for name, role, grants in (
+        ("ana", Role.OPERATOR, GRANTS),
+        ("ola", Role.OPERATOR, []),
+        ("ada", Role.ADMIN, []),
+        ("aud", Role.AUDITOR, []),
+        ("tina", Role.NONE, []),
+        ("vic", Role.NONE, []),
+        ("nobody", Role.NONE, []),
+    ):
+        user = User(username=name, role=role, grants=grants)
+        user.set_unusable_password()
+        user.save()
+        world.people[name] = user
+    first = next(iter(world.tenants.values()))
+    for name, role in (("tina", "tenant_admin"), ("vic", "tenant_viewer")):
+        add_member(tenant_id=first, user_id=world.people[name].pk, role=role, actor=ACTOR)
+
+
+def make_tenant(
+    world: World, slug: str, name: str = "", *, key_name: str = "support bot", zone: str = "UTC"
+) -> int:
+    """A tenant with a key and a limit of each kind."""
+    tenant_id = create_tenant(slug=slug, name=name or slug.title(), timezone=zone, actor=ACTOR)
+    world.tenants[slug] = tenant_id
+    world.keys[slug] = issue_key(tenant_id=tenant_id, name=key_name, actor=ACTOR)
+    for dimension, window, amount in (
+        ("usd", "d", 100 * USD),
+        ("in", "m", 150_000),
+        ("out", "m", 60_000),
+        ("req", "m", 600),
+        ("conc", "g", 10),
+    ):
+        set_limit(
+            tenant_id=tenant_id,
+            scope="tenant",
+            dimension=dimension,
+            window=window,
+            amount=amount,
+            actor=ACTOR,
+        )
+    set_limit(
+        tenant_id=tenant_id,
+        scope="key",
+        dimension="req",
+        window="m",
+        amount=300,
+        key_id=world.keys[slug].id,
+        actor=ACTOR,
+    )
+    return tenant_id
+
+
+def make_fleet(world: World, pools: dict[str, int], model: str = "llama-8b") -> None:
+    """A priced model, a region, and pools with that many ready replicas."""
+    create_model(name=model, context_tokens=16_384, bytes_per_token=3.0, actor=ACTOR)
+    create_region(slug="eu", name="Europe", actor=ACTOR)
+    create_domain(region="eu", slug="eu-a", actor=ACTOR)
+    add_price(
+        model=model,
+        input_nanousd=600_000_000,
+        cached_nanousd=60_000_000,
+        output_nanousd=2_400_000_000,
+        actor=ACTOR,
+    )
+    make_pools(world, pools, model)
+
+
+def make_pools(world: World, pools: dict[str, int], model: str = "llama-8b") -> None:
+    """Pools with that many ready replicas."""
+    now = timezone.now()
+    for at, (name, count) in enumerate(pools.items()):
+        pool_id = create_pool(
+            name=name,
+            model=model,
+            driver="simulated",
+            region="eu",
+            domain="eu-a",
+            hardware="sim-h200",
+            spec={"profile": "demo"},
+            desired_replicas=count,
+            actor=ACTOR,
+        )
+        world.pools.append(name)
+        Replica.objects.filter(pool_id=pool_id).delete()
+        Replica.objects.bulk_create(
+            Replica(
+                pool=Pool.objects.get(pk=pool_id),
+                name=f"{name}-{ordinal}",
+                ordinal=ordinal,
+                host="127.0.0.1",
+                port=30_000 + 100 * at + ordinal,
+                lifecycle="ready",
+                lifecycle_since=now - timedelta(minutes=7 * (ordinal + 1)),
+            )
+            for ordinal in range(count)
+        )
+
+
+def make_policy(world: World, model: str = "llama-8b", versions: int = 1) -> None:
+    """Published versions of the policy `main`."""
+    for number in range(1, versions + 1):
+        publish(
+            policy="main",
+            document={
+                "schema_version": 1,
+                "name": "main",
+                "note": f"version {number}",
+                "models": {
+                    model: {"targets": [{"pool": pool, "weight": number} for pool in world.pools]}
+                },
+            },
+            base=number - 1 or None,
+            note=f"weights {number}",
+            actor=Actor(world.people["ana"].pk, "ana") if world.people else ACTOR,
+        )
+
+
+def make_usage(world: World, slug: str, count: int, **fields: Any) -> list[str]:
+    """Ledger rows of a tenant within the last hour, and the rollups that they add up to."""
+    key = ApiKey.objects.get(pk=world.keys[slug].id)
+    draw = random.Random(f"{slug}{count}")
+    now_ms = time.time_ns() // 1_000_000
+    made = []
+    for number in range(count):
+        at_ms = now_ms - 1000 - number * 60_000 // max(count // 30, 1)
+        made.append(_usage_row(key, at_ms, draw, fields))
+    with connection.cursor() as cursor:
+        for day in {row.day for row in made}:
+            cursor.execute("SELECT headrace_ensure_partition('tenants_usage', %s)", [day])
+    Usage.objects.bulk_create(made)
+    _roll_up(made)
+    return [str(row.request_id) for row in made]
+
+
+def _usage_row(key: ApiKey, at_ms: int, draw: random.Random, fields: dict[str, Any]) -> Usage:
+    request_id = uuid7(at_ms, draw.getrandbits(74))
+    start = datetime.fromtimestamp(at_ms / 1000, UTC)
+    input_tokens, output_tokens = draw.randint(80, 9000), draw.randint(10, 900)
+    cached = draw.randint(0, input_tokens)
+    fate = draw.choices(["ok", "failed", "cancelled"], [90, 6, 4])[0]
+    values: dict[str, Any] = {
+        "day": day_of(request_id),
+        "request_id": request_id,
+        "kind": "s",
+        "tenant_id": key.tenant_id,
+        "key_id": key.pk,
+        "project_id": key.project_id,
+        "model_asked": "llama-8b",
+        "model": "llama-8b",
+        "pool": "eu-a-8b",
+        "replica": f"eu-a-8b-{draw.randint(0, 1)}",
+        "region": "eu",
+        "work_class": "standard",
+        "status": fate,
+        "usage_source": "reported" if fate == "ok" else "counted",
+        "is_suspicious": False,
+        "is_stream": True,
+        "http_status": 200,
+        "error_code": "upstream_error" if fate == "failed" else "",
+        "started_at": start,
+        "first_token_at": start + timedelta(milliseconds=draw.randint(80, 900)),
+        "ended_at": start + timedelta(milliseconds=draw.randint(950, 9000)),
+        "input_tokens": input_tokens,
+        "cached_tokens": cached,
+        "output_tokens": output_tokens,
+        "reasoning_tokens": 0,
+        "spend_nanousd": (input_tokens - cached) * 600 + cached * 60 + output_tokens * 2400,
+        "held_input_tokens": input_tokens,
+        "held_output_tokens": 4096,
+        "held_nanousd": 12_000_000,
+        "attempts": 1,
+        "policy": "main@1",
+        "price_version": 1,
+        "gateway": "g0",
+        "upstream_request_id": "",
+        "task_id": "",
+        "task_kind": "",
+        "step": "",
+        "hops_us": {},
+        "legs": [],
+    }
+    return Usage(**{**values, **fields})
+
+
+def _roll_up(rows: list[Usage]) -> None:
+    sums: dict[tuple[Any, ...], UsageRollup] = {}
+    for row in rows:
+        for grain, start in (
+            ("m", row.ended_at.replace(second=0, microsecond=0)),
+            ("h", row.ended_at.replace(minute=0, second=0, microsecond=0)),
+            ("d", row.ended_at.replace(hour=0, minute=0, second=0, microsecond=0)),
+        ):
+            slot = (grain, start, row.tenant_id, row.key_id, row.model)
+            rollup = sums.setdefault(
+                slot,
+                UsageRollup(
+                    grain=grain,
+                    start_at=start,
+                    tenant_id=row.tenant_id,
+                    project_id=row.project_id,
+                    key_id=row.key_id,
+                    model=row.model,
+                    pool=row.pool,
+                    work_class=row.work_class,
+                    region=row.region,
+                ),
+            )
+            rollup.requests += 1
+            rollup.failed += row.status == "failed"
+            rollup.cancelled += row.status == "cancelled"
+            for name in ("input_tokens", "cached_tokens", "output_tokens", "spend_nanousd"):
+                setattr(rollup, name, getattr(rollup, name) + getattr(row, name))
+    for fresh in sums.values():
+        present = UsageRollup.objects.filter(
+            **{name: getattr(fresh, name) for name in _ROLLUP_NAMES}
+        ).first()
+        for name in _ROLLUP_SUMS if present else ():
+            setattr(fresh, name, getattr(fresh, name) + getattr(present, name))
+        fresh.pk = present.pk if present else None
+        fresh.save()
+
+
+def beat(store: Any, *, age_ms: int = 0, gateways: int = 2, snapshot: int = 1) -> None:
+    """Every process and gateway reports, `age_ms` ago."""
+    now_ms = time.time_ns() // 1_000_000 - age_ms
+    for number, name in enumerate(("console", "worker", "beat", "collector", "ledger")):
+        status = ProcessStatus(
+            name=name,
+            pid=4000 + number,
+            started_at_ms=now_ms - 7_200_000,
+            at_ms=now_ms,
+            version="0.1.0",
+            lag_s=0.2 if name in ("collector", "ledger") else None,
+        )
+        store.hset(keys.PROCESSES, f"{name}:{status.pid}", encode_status(status))
+    for number in range(gateways):
+        gateway = GatewayStatus(
+            gateway_id=f"g{number}",
+            incarnation=f"i{number}",
+            pid=5000 + number,
+            host="127.0.0.1",
+            port=8100,
+            admin_port=8200 + number,
+            started_at_ms=now_ms - 7_200_000,
+            at_ms=now_ms,
+            snapshot_number=snapshot,
+            policy="main@1",
+            state="serving",
+            store_mode=StoreMode.SHARED,
+            in_flight=3 + number,
+            journal_pending=0,
+            version="0.1.0",
+        )
+        store.hset(keys.GATEWAYS, gateway.gateway_id, encode_status(gateway))
+
+
+def scrape(store: Any, pool: str, *, age_ms: int = 0, **by_ordinal: Any) -> None:
+    """The collector's report on every replica of a pool; `r3={...}` changes replica 3."""
+    now_ms = time.time_ns() // 1_000_000 - age_ms
+    states = []
+    for replica in Replica.objects.filter(pool__name=pool).order_by("ordinal"):
+        draw = random.Random(replica.name)
+        values: dict[str, Any] = {
+            "replica_id": replica.name,
+            "pool": pool,
+            "at_ms": now_ms,
+            "health": ReplicaHealth.OK,
+            "running": draw.randint(0, 12),
+            "waiting": draw.randint(0, 3),
+            "kv_usage_ratio": draw.random(),
+            "kv_capacity_tokens": KV_TOKENS,
+            "block_size_tokens": 16,
+            "prompt_tokens_per_s": draw.random() * 9000,
+            "generation_tokens_per_s": draw.random() * 900,
+            "prefix_hit_ratio": draw.random(),
+            "engine_version": "0.32.0+sim",
+        }
+        states.append(EndpointState(**{**values, **by_ordinal.get(f"r{replica.ordinal}", {})}))
+    store.set(keys.pool_state(pool), encode_pool_state(PoolState(pool, now_ms, states)))
+    store.sadd(keys.POOLS_WITH_STATE, pool)

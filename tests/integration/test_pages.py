@@ -1,0 +1,411 @@
+"""Every page for every role: what it answers, what it costs, and what it never shows."""
+
+import csv
+import io
+import re
+import warnings
+from html.parser import HTMLParser
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from console.web.csp import CONTENT_SECURITY_POLICY
+from console.web.units import parse_usd
+from routing.store import keys as store_keys
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+LIST_QUERIES, OTHER_QUERIES = 12, 15
+HOSTILE_NAME = '=HYPERLINK("http://x.example","pay")'
+HOSTILE_KEY = "<img src=x onerror=alert(1)>"
+HOSTILE_MODEL = '"><script>alert(1)</script>'
+
+LISTS = (
+    "/fleet/",
+    "/policies/main/",
+    "/tenants/",
+    "/tenants/acme/keys/",
+    "/t/acme/keys/",
+    "/t/acme/usage/",
+    "/usage/",
+    "/usage/?tenant=acme",
+    "/prices/",
+    "/audit/",
+    "/jobs/",
+)
+OTHERS = (
+    "/",
+    "/fleet/pools/p-a/",
+    "/policies/",
+    "/policies/main/versions/1/",
+    "/tenants/acme/",
+    "/t/acme/",
+    "/spend/",
+    "/spend/?by=model",
+    "/spend/?by=key",
+    "/system/",
+)
+FORMS = (
+    "/policies/main/edit/",
+    "/policies/main/versions/1/roll-back/",
+    "/new-tenant/",
+    "/new-price/",
+    "/tenants/acme/suspend/",
+    "/tenants/acme/limits/",
+    "/tenants/acme/keys/issue/",
+    "/tenants/acme/keys/{key}/rotate/",
+    "/tenants/acme/keys/{key}/revoke/",
+)
+EVERYONE_SIGNED_IN = ("ana", "ola", "ada", "aud", "tina", "vic", "nobody")
+SEES_ALL = {"ana", "ola", "ada", "aud"}
+MEMBERS = {"tina", "vic"}
+
+
+@pytest.fixture
+def world(store) -> factories.World:
+    made = factories.World()
+    factories.make_tenant(made, "acme", "Acme Support", zone="Europe/Berlin")
+    factories.make_tenant(made, "globex", "Globex Research")
+    factories.make_people(made)
+    factories.make_fleet(made, {"p-a": 2})
+    factories.make_policy(made, versions=2)
+    factories.make_usage(made, "acme", 3)
+    factories.beat(store)
+    factories.scrape(store, "p-a")
+    return made
+
+
+def client_of(world: factories.World, name: str) -> Client:
+    client = Client()
+    client.force_login(world.people[name])
+    return client
+
+
+def path_of(world: factories.World, path: str) -> str:
+    return path.replace("{key}", str(world.keys["acme"].id))
+
+
+def expected(name: str, path: str) -> int:
+    """Status that the roles of the console's design give."""
+    own = path.startswith("/t/acme/") or path.startswith("/tenants/acme/")
+    acts = {
+        "/policies/main/edit/": {"ana", "ada"},
+        "/policies/main/versions/1/roll-back/": {"ana", "ada"},
+        "/new-tenant/": {"ana", "ola", "ada"},
+        "/new-price/": {"ada"},
+        "/tenants/acme/suspend/": {"ana", "ola", "ada"},
+        "/tenants/acme/limits/": {"ana", "ada", "tina"},
+        "/tenants/acme/keys/issue/": {"ana", "ola", "ada", "tina"},
+        "/tenants/acme/keys/{key}/rotate/": {"ana", "ola", "ada", "tina"},
+        "/tenants/acme/keys/{key}/revoke/": {"ana", "ola", "ada", "tina"},
+    }
+    if path in acts:
+        if name in acts[path]:
+            return 200
+        is_absent = own and name == "nobody" and path != "/tenants/acme/suspend/"
+        return 404 if is_absent else 403
+    if name in SEES_ALL or (own and name in MEMBERS):
+        return 200
+    if own:
+        return 404
+    if path == "/":
+        return 302 if name in MEMBERS else 403
+    return 403
+
+
+@pytest.mark.parametrize("name", EVERYONE_SIGNED_IN)
+def test_each_page_answers_each_role_as_designed(world, name):
+    client = client_of(world, name)
+    answers = {path: client.get(path_of(world, path)) for path in (*LISTS, *OTHERS, *FORMS)}
+    found = {path: answer.status_code for path, answer in answers.items()}
+    assert found == {path: expected(name, path) for path in answers}
+    for path, answer in answers.items():
+        assert answer.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY, path
+        assert answer.headers["Cache-Control"] == "no-store", path
+        assert re.fullmatch(r"[0-9a-f]{16}", answer.headers["X-Request-ID"]), path
+
+
+def test_without_a_session_every_page_leads_to_sign_in_and_back(world):
+    for path in (*LISTS, *OTHERS, *FORMS):
+        answer = Client().get(path_of(world, path))
+        assert answer.status_code == 302, path
+        assert answer.headers["Location"].startswith("/sign-in/?next=/"), path
+
+
+def test_another_tenants_object_and_none_at_all_look_the_same(world):
+    client = client_of(world, "tina")
+    bodies = set()
+    for slug in ("globex", "no-such"):
+        for page in ("", "keys/", "usage/", "usage.csv", f"keys/{world.keys['globex'].id}/rotate/"):
+            answer = client.get(f"/t/{slug}/{page}")
+            assert answer.status_code == 404, (slug, page)
+            text = re.sub(r"[0-9a-f]{16}|csrfmiddlewaretoken\S+ value=\S+", "", answer.text)
+            bodies.add(re.sub(r'"X-CSRFToken": "\w+"|/t/\S+"', "", text))
+    assert len(bodies) == 1
+
+
+def test_a_key_of_another_tenant_is_not_found_below_the_own_one(world):
+    key_id = world.keys["globex"].id
+    assert client_of(world, "tina").get(f"/t/acme/keys/{key_id}/revoke/").status_code == 404
+
+
+def test_members_see_neither_pools_nor_other_tenants(world):
+    client = client_of(world, "tina")
+    for page in ("", "keys/", "usage/"):
+        text = client.get(f"/t/acme/{page}").text
+        assert "p-a" not in text
+        assert "eu-a-8b-" not in text
+        assert "lobex" not in text
+
+
+def count_queries(client: Client, path: str) -> int:
+    with CaptureQueriesContext(
+        connection,
+    ) as captured:
+        answer = client.get(path)
+    assert answer.status_code == 200, path
+    return len(captured)
+
+
+def test_queries_stay_inside_the_budget_and_do_not_grow_with_rows(world, store):
+    client = client_of(world, "ada")
+    paths = (*LISTS, *OTHERS)
+    few = {path: count_queries(client, path) for path in paths}
+    factories.make_usage(world, "acme", 60)
+    for number in range(50):
+        factories.make_tenant(world, f"team-{number:02d}")
+    extra = factories.World(keys=world.keys)
+    for _ in range(50):
+        factories.issue_key(tenant_id=world.tenants["acme"], name="more", actor=factories.ACTOR)
+    factories.make_pools(extra, {f"q-{number:02d}": 2 for number in range(50)})
+    world.pools += extra.pools[:1]
+    for pool in extra.pools:
+        factories.scrape(store, pool)
+    many = {path: count_queries(client, path) for path in paths}
+    assert many == few
+    assert {path for path in LISTS if many[path] > LIST_QUERIES} == set()
+    assert {path for path in OTHERS if many[path] > OTHER_QUERIES} == set()
+
+
+class Elements(HTMLParser):
+    """Elements of a page that a hostile name could have made."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = {name for name, _ in attrs}
+        if tag == "img" or any(name.startswith("on") for name in names):
+            self.found.append(tag)
+        if tag == "script" and "src" not in names:
+            self.found.append(tag)
+        if any((value or "").startswith("http://x.example") for _, value in attrs):
+            self.found.append(tag)
+
+
+def test_hostile_names_are_text_on_every_page_and_in_every_export(store):
+    """R39."""
+    world = factories.World()
+    factories.make_tenant(world, "acme", HOSTILE_NAME, key_name=HOSTILE_KEY)
+    factories.make_people(world)
+    factories.make_fleet(world, {"p-a": 1})
+    factories.make_policy(world)
+    factories.make_usage(
+        world, "acme", 2, model_asked=HOSTILE_MODEL, model=HOSTILE_MODEL, error_code="<b>x</b>"
+    )
+    factories.beat(store)
+    factories.scrape(store, "p-a", r0={"health": "hung", "reason": HOSTILE_KEY})
+    client = client_of(world, "ada")
+    for path in (*LISTS, *OTHERS, *FORMS):
+        answer = client.get(path_of(world, path))
+        assert answer.status_code == 200, path
+        assert Elements(answer.text).found == [], path
+    assert "&lt;img src=x onerror=alert(1)&gt;" in client.get("/tenants/acme/keys/").text
+    assert "&lt;img src=x" in client.get("/fleet/pools/p-a/").text
+    for path in ("/usage.csv", "/t/acme/usage.csv", "/audit.csv"):
+        rows = exported(client, path)
+        assert len(rows) > 1, path
+        for row in rows:
+            assert not [cell for cell in row if cell[:1] in tuple("=+-@\t\r")], path
+    assert HOSTILE_KEY in {cell for row in exported(client, "/usage.csv") for cell in row}
+
+
+def exported(client: Client, path: str) -> list[list[str]]:
+    with warnings.catch_warnings():  # the test client reads an asynchronous stream at once
+        warnings.simplefilter("ignore")
+        raw = b"".join(client.get(path)).decode()
+    return list(csv.reader(io.StringIO(raw, newline="")))
+
+
+def test_the_export_ends_with_totals_that_its_rows_add_up_to(world):
+    rows = exported(client_of(world, "vic"), "/t/acme/usage.csv")
+    at = {name: position for position, name in enumerate(rows[0])}
+    body, total = rows[1:-1], rows[-1]
+    assert total[0] == "total"
+    assert len(body) == 3
+    for name in ("input_tokens", "output_tokens"):
+        assert int(total[at[name]]) == sum(int(row[at[name]]) for row in body)
+    spent = sum(parse_usd(row[at["spend_usd"]]) for row in body)
+    assert parse_usd(total[at["spend_usd"]]) == spent > 0
+
+
+def test_pages_link_to_the_next_rows_and_show_each_once(world):
+    factories.make_usage(world, "acme", 120)
+    client = client_of(world, "ana")
+    seen: list[str] = []
+    address: str | None = "/usage/?tenant=acme"
+    pages = 0
+    while address:
+        text = client.get(address).text
+        seen += re.findall(r'title="Request ([0-9a-f-]{36})"', text)
+        found = re.search(r'href="([^"]+)" rel="next"', text)
+        address = "/usage/" + found.group(1).replace("&amp;", "&") if found else None
+        pages += 1
+    assert pages == 3
+    assert len(seen) == len(set(seen)) == 123
+
+
+def test_a_wrong_filter_is_said_at_once(world):
+    client = client_of(world, "ana")
+    for query in ("after=zzz", "key=x", "since=yesterday", "status=fine"):
+        answer = client.get(f"/usage/?{query}")
+        assert answer.status_code == 422, query
+    assert client.get("/usage/?tenant=no-such").status_code == 404
+
+
+def test_htmx_gets_the_same_rows_without_the_frame(world):
+    client = client_of(world, "ana")
+    for path in LISTS:
+        whole = client.get(path)
+        part = client.get(path, headers={"HX-Request": "true"})
+        assert part.headers["Vary"].startswith("HX-Request") or "HX-Request" in part.headers["Vary"]
+        assert "<html" not in part.text, path
+        assert 'id="rows"' in part.text, path
+        assert "<html" in whole.text, path
+
+
+def test_a_new_key_is_shown_once_with_its_command(world):
+    client = client_of(world, "tina")
+    form = client.get("/t/acme/keys/issue/").text
+    once = re.search(r'name="idempotency_key" value="([^"]+)"', form).group(1)
+    fields = {
+        "name": "ci",
+        "project_id": re.search(r'<option value="(\d+)"', form).group(1),
+        "allowed_models": "*",
+        "work_class": "",
+        "expires_at": "",
+        "idempotency_key": once,
+    }
+    first = client.post("/t/acme/keys/issue/", fields).text
+    secret = re.search(r'id="secret">(hr_\w{8}_[\w-]+)<', first).group(1)
+    assert f"Bearer {secret}" in first
+    assert secret in client.post("/t/acme/keys/issue/", fields).text  # sent twice: the same key
+    listed = client.get("/t/acme/keys/").text
+    assert secret not in listed
+    assert listed.count(">ci<") == 1
+
+
+def test_revoking_needs_the_last_characters_of_the_key(world):
+    client = client_of(world, "ana")
+    key = world.keys["acme"]
+    path = f"/tenants/acme/keys/{key.id}/revoke/"
+    assert client.post(path, {"confirm": "nope", "reason": "leaked"}).status_code == 422
+    assert "● live" in _text(client.get("/tenants/acme/keys/").text)
+    done = client.post(path, {"confirm": key.prefix[-4:], "reason": "leaked"})
+    assert done.status_code == 302
+    assert "revoked" in _text(client.get("/tenants/acme/keys/").text)
+
+
+def test_publishing_needs_its_words_and_shows_findings_by_path(world):
+    client = client_of(world, "ana")
+    path = "/policies/main/edit/"
+    broken = '{"schema_version": 1, "name": "main", "models": {"nope": {"targets": []}}}'
+    refused = client.post(path, {"document": broken, "act": "check", "base": "2"})
+    assert refused.status_code == 422
+    assert "models.nope" in refused.text
+    good = (
+        '{"schema_version": 1, "name": "main", "models": '
+        '{"llama-8b": {"targets": [{"pool": "p-a", "weight": 7}]}}}'
+    )
+    fields = {"document": good, "act": "publish", "base": "2", "note": "seven", "confirm": ""}
+    assert client.post(path, fields).status_code == 422
+    assert "main@3" not in client.get("/policies/main/").text
+    done = client.post(path, {**fields, "confirm": "publish unrehearsed"})
+    assert done.status_code == 302
+    assert "main@3" in client.get("/policies/main/").text
+    stale = client.post(path, {**fields, "confirm": "publish unrehearsed"})
+    assert stale.status_code == 422
+    assert "weight&quot;: 7" in stale.text  # nothing typed is lost
+    back = "/policies/main/versions/1/roll-back/"
+    assert client.post(back, {"confirm": "main", "base": "3", "note": ""}).status_code == 302
+    assert "main@4" in client.get("/policies/main/").text
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', "{", "[]", '{"a": NaN}', "[" * 5000])
+def test_a_document_that_is_not_one_is_refused_at_its_field(world, text):
+    answer = client_of(world, "ana").post(
+        "/policies/main/edit/", {"document": text, "act": "check", "base": "2"}
+    )
+    assert answer.status_code == 422
+    assert 'id="id_document_error"' in answer.text
+
+
+def test_sign_in_is_refused_after_ten_failures_and_only_from_there(world, store):
+    user = world.people["ana"]
+    user.set_password(factories.PASSWORD)
+    user.save()
+    for _ in range(10):
+        answer = Client().post("/sign-in/", {"username": "ana", "password": "wrong"})
+        assert "do not belong together" in answer.text
+    right = {"username": "ana", "password": factories.PASSWORD}
+    assert "Too many failed attempts" in Client().post("/sign-in/", right).text
+    elsewhere = Client(REMOTE_ADDR="192.0.2.9").post("/sign-in/", right)
+    assert elsewhere.status_code == 302
+    counts = list(store.scan_iter(store_keys.sign_in_failures("*")))
+    assert len(counts) == 1
+    assert 0 < store.ttl(counts[0]) <= 300
+
+
+def test_a_success_forgets_the_failures_before_it(world, store):
+    user = world.people["ana"]
+    user.set_password(factories.PASSWORD)
+    user.save()
+    for password in [*["wrong"] * 9, factories.PASSWORD] * 2:
+        answer = Client().post("/sign-in/", {"username": "ana", "password": password})
+    assert answer.status_code == 302
+
+
+def test_next_never_leaves_the_console(world):
+    client = client_of(world, "ana")
+    for target in ("//evil.example/", "https://evil.example/", "/\\evil.example"):
+        answer = client.post("/theme/", {"theme": "dark", "next": target})
+        assert answer.headers["Location"].startswith("/"), target
+        assert not answer.headers["Location"].startswith(("//", "/\\")), target
+
+
+def test_a_page_without_the_store_says_what_is_lost(world, store):
+    store.delete(store_keys.GATEWAYS, store_keys.PROCESSES)
+    text = _text(client_of(world, "ana").get("/system/").text)
+    assert "No gateway reports" in text
+    assert "ledger gone" in text
+
+
+def test_readiness_names_the_part_that_is_away(world, monkeypatch):
+    assert Client().get("/readyz").json() == {
+        "ready": True,
+        "parts": {"database": True, "store": True},
+    }
+    monkeypatch.setattr("console.pages.health.is_store_up", lambda: False)
+    answer = Client().get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["parts"] == {"database": True, "store": False}
+    assert Client().get("/healthz").status_code == 200
+
+
+def _text(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", "", html).split())
