@@ -89,6 +89,45 @@ async def test_next_request_finds_the_concurrency_of_an_ended_one_free(store, tm
             one.end(hold)
 
 
+async def test_what_an_ended_request_did_not_use_is_free_for_the_next(store, tmp_path: Path):
+    who = tenant(Limit(*SPEND_DAY, AMOUNTS.spend_nanousd + 20 * 10))
+    open_bucket(store, who.bucket)
+    async with gateway(redis_url(), tmp_path) as one:
+        for _ in range(20):
+            hold = await one.reserve(who)
+            assert isinstance(hold, Hold)
+            one.end(hold, 10)
+
+
+async def test_nothing_is_settled_before_it_is_registered(store, tmp_path: Path):
+    who = tenant()
+    open_bucket(store, who.bucket)
+    async with gateway(redis_url(), tmp_path) as one:
+        hold = await one.reserve(who)
+        bucket = one.accountant.book.buckets[who.bucket]
+        one.accountant.leases.stop()
+        bucket.must_register = True
+        one.end(hold)
+        one.accountant.flush()
+        await one.store.call("PING")
+        assert entries(store, who.bucket) == []
+        one.accountant.leases.start()
+        await until(lambda: entries(store, who.bucket) == [(hold.request_id, "s", 1)])
+
+
+async def test_nothing_is_settled_while_an_unanswered_command_may_still_run(store, tmp_path: Path):
+    who = tenant()
+    open_bucket(store, who.bucket)
+    async with gateway(redis_url(), tmp_path) as one:
+        hold = await one.reserve(who)
+        one.accountant.book.unsure_until(one.store.clock.now_ms() + 400)
+        one.end(hold)
+        one.accountant.flush()
+        await asyncio.sleep(0.2)
+        assert entries(store, who.bucket) == []
+        await until(lambda: entries(store, who.bucket) == [(hold.request_id, "s", 1)])
+
+
 async def test_being_refused_by_one_limit_takes_nothing_of_the_others(store, tmp_path: Path):
     who = tenant(Limit(*RPM, 2), Limit(*CONC, 1))
     open_bucket(store, who.bucket)
@@ -125,7 +164,11 @@ async def test_end_is_acknowledged_only_when_the_ledger_has_the_row(store, tmp_p
         one.end(hold)
         one.end(hold)
         await until(lambda: len(entries(store, who.bucket)) == 1)
-        assert one.accountant.pending == 1
+        one.accountant.void(await one.reserve(who))
+        await until(lambda: len(entries(store, who.bucket)) == 2)
+        one.accountant.leases.poll_soon()
+        await one.store.call("PING")
+        assert one.accountant.pending == 2, "later replies prove nothing while pos stands still"
         commit_all(store, who.bucket)
         await until(lambda: one.accountant.pending == 0)
         assert await one.accountant.drain(1) == 0
