@@ -158,7 +158,7 @@ def _acme_limits(tenant_id: int, key_id: int) -> None:
 
 def _globex_limits(tenant_id: int, key_id: int) -> None:
     _limit(tenant_id, Dimension.REQUESTS, WindowKind.MINUTE, 300)
-    _limit(tenant_id, Dimension.INPUT_TOKENS, WindowKind.MINUTE, 250_000)
+    _limit(tenant_id, Dimension.INPUT_TOKENS, WindowKind.MINUTE, 500_000)
     _limit(tenant_id, Dimension.SPEND_NANOUSD, WindowKind.DAY, 50 * USD)
     _limit(tenant_id, Dimension.CONCURRENCY, WindowKind.NOW, 16)
 

@@ -31,7 +31,6 @@ from routing.contracts.process import ProcessStatus, encode_status
 from routing.store import keys
 
 HEARTBEAT_S = 2.0
-DEMO_KEEP_ONE_IN = 3  # leaves a laptop's two cores room for everything else that the demo runs
 
 
 class Command(BaseCommand):
@@ -61,9 +60,9 @@ class Command(BaseCommand):
         if not rows:
             raise CommandError(f"{options['trace']} holds no requests")
         callers = demo_callers() if options["demo"] else [_single_caller(options)]
-        keep = DEMO_KEEP_ONE_IN if options["demo"] else options["keep_one_in"]
+        keep = max(1, options["keep_one_in"])
         arrivals = looped(rows, keep)
-        limited = arrivals if options["demo"] else (row for row in rows[:: max(1, keep)])
+        limited = arrivals if options["demo"] else (row for row in rows[::keep])
         counts: dict[str, int] = {}
         record_file = options["record"].open("a") if options["record"] else None
 
