@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from console.supervisor import ports
 from console.supervisor.bootstrap import LOCK, PACKAGES, ROOT
-from console.supervisor.probes import HeartbeatProbe, HttpProbe
+from console.supervisor.probes import GatewayProbe, HeartbeatProbe, HttpProbe
 from console.supervisor.processes import Program
 from console.supervisor.state import StartRefused
 
@@ -116,7 +116,7 @@ def gateways(options: Options, environment: Mapping[str, str]) -> list[Program]:
                     **environment,
                     **gateway_environment(gateway_id, options.gateway_port, admin_port),
                 },
-                probe=HttpProbe(ports.LOOPBACK, admin_port),
+                probe=GatewayProbe(ports.LOOPBACK, admin_port, environment["REDIS_URL"]),
                 stage=SERVICES,
                 port=options.gateway_port,
                 stop_wait_s=GATEWAY_DRAIN_S,

@@ -15,7 +15,7 @@ import redis
 from routing.contracts.process import ProcessStatus, decode_process_status
 from routing.contracts.snapshot import SnapshotError, decode_snapshot
 from routing.store import keys
-from routing.store.state import read_snapshot
+from routing.store.state import read_snapshot, read_snapshot_number
 
 PROBE_TIMEOUT_S = 1.0
 HEARTBEAT_FRESH_S = 10.0  # readers of process statuses treat older ones as gone
@@ -44,6 +44,29 @@ class HttpProbe:
         finally:
             connection.close()
         return f"{self.path} answers {answer.status} {body}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayProbe:
+    """As `HttpProbe` on the admin port, but before the first policy there is nothing to wait for.
+
+    An installation without a published policy is complete: its gateways refuse until there is one.
+    """
+
+    host: str
+    port: int
+    redis_url: str
+
+    def __call__(self, pid: int) -> str:
+        """Reason, or empty."""
+        reason = HttpProbe(self.host, self.port)(pid)
+        if not reason or HttpProbe(self.host, self.port, "/healthz")(pid):
+            return reason
+        try:
+            with store_client(self.redis_url) as client:
+                return reason if read_snapshot_number(client) else ""
+        except redis.RedisError:
+            return reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,10 +157,10 @@ class Supervisor:
                     f"{child.program.name} is not ready after {timeout_s:.0f} s: "
                     f"{child.waiting_for or child.last_reason}; log: {self.log_of(child)}"
                 )
-            if now_s - told_s > PROGRESS_EVERY_S:
+            awaited = [f"{c.program.name} ({c.waiting_for})" for c in members if c.waiting_for]
+            if awaited and now_s - told_s > PROGRESS_EVERY_S:
                 told_s = now_s
-                names = ", ".join(f"{c.program.name} ({c.waiting_for})" for c in unready)
-                self.say(f"waiting for {names}")
+                self.say(f"waiting for {', '.join(awaited)}")
 
     def wait_until(self, probe: Callable[[int], str], timeout_s: float, what: str) -> None:
         """Wait for a condition that is no process of ours, while these are watched.

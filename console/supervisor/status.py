@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from console.supervisor import proc
-from console.supervisor.probes import HttpProbe, store_client
+from console.supervisor.probes import GatewayProbe, HttpProbe, store_client
 from console.supervisor.processes import Child, Phase
 from console.supervisor.state import State, read_json, write_json
 from routing.contracts.process import GatewayStatus
@@ -56,7 +56,8 @@ def _row(child: Child) -> dict[str, Any]:
         "ticks": child.identity.ticks if child.identity else None,
         "port": program.port,
         "stage": program.stage,
-        "ready_port": probe.port if isinstance(probe, HttpProbe) else None,
+        "ready_port": probe.port if isinstance(probe, HttpProbe | GatewayProbe) else None,
+        "is_gateway": isinstance(probe, GatewayProbe),
         "phase": child.phase.value,
         "started_at": child.started_at,
         "restarts": child.restarts,
@@ -94,7 +95,12 @@ def collect(state: State, now: float) -> dict[str, Any]:
     is_supervised = supervisor is not None and supervisor.is_alive
     store = _from_store(str(environment.get("REDIS_URL", "")), now) if file else _no_store("")
     beats = {(beat["name"], beat["pid"]) for beat in store["heartbeats"]}
-    rows = [_live(row, beats, now) for row in file.get("processes", [])]
+    # Before the first policy a gateway that lives is as ready as it can be.
+    is_empty = not store["store_error"] and store["snapshot_number"] is None
+    rows = [
+        _live(row, beats, now, is_empty=is_empty and row["is_gateway"])
+        for row in file.get("processes", [])
+    ]
     return {
         "state": str(state.root),
         "phase": _phase(file, is_supervised=is_supervised),
@@ -117,7 +123,9 @@ def _phase(file: Mapping[str, Any], *, is_supervised: bool) -> str:
     return str(file["phase"]) if is_supervised else "supervisor gone: run `up` again, or `down`"
 
 
-def _live(row: Mapping[str, Any], beats: set[tuple[str, int]], now: float) -> dict[str, Any]:
+def _live(
+    row: Mapping[str, Any], beats: set[tuple[str, int]], now: float, *, is_empty: bool
+) -> dict[str, Any]:
     """A row with what is true now instead of what the supervisor last wrote."""
     identity = identity_of(row)
     readiness = str(row["phase"])
@@ -125,7 +133,8 @@ def _live(row: Mapping[str, Any], beats: set[tuple[str, int]], now: float) -> di
         readiness = "dead"
     elif identity is not None and readiness == Phase.READY:
         if row["ready_port"]:
-            readiness = HttpProbe("127.0.0.1", row["ready_port"])(identity.pid) or readiness
+            probe = HttpProbe("127.0.0.1", row["ready_port"], "/healthz" if is_empty else "/readyz")
+            readiness = probe(identity.pid) or readiness
         elif row["stage"] > 0 and (row["name"], identity.pid) not in beats:
             readiness = "silent"
     return {
@@ -209,7 +218,9 @@ def table(answer: Mapping[str, Any]) -> list[str]:
     if answer["store_error"]:
         lines += ["", f"store: {answer['store_error']}"]
     if answer["gateways"]:
-        lines += ["", f"published snapshot {answer['snapshot_number']}"]
+        number = answer["snapshot_number"]
+        told = "no policy is published yet: gateways refuse every request"
+        lines += ["", f"published snapshot {number}" if number else told]
     lines += [
         f"{row['gateway_id']}: snapshot {row['snapshot_number']}, policy {row['policy'] or '-'}, "
         f"{row['state']}, store {row['store_mode']}, {row['in_flight']} in flight, "

@@ -170,6 +170,19 @@ def test_ctrl_c_ends_everything(bare_stack: Stack) -> None:
     assert not (bare_stack.state / "processes.json").exists()
 
 
+def test_installation_without_a_policy_is_ready_and_says_so(bare_stack: Stack) -> None:
+    bare_stack.up("--gateways", "2")
+    status = bare_stack.status()
+    assert status["is_ready"]
+    assert status["snapshot_number"] is None
+    assert "no policy is published yet" in bare_stack.manage("status").stdout
+    names = [row["name"] for row in status["processes"]]
+    assert names.count("gateway-g0") == names.count("gateway-g1") == 1
+    assert "traffic" not in names
+    assert bare_stack.credentials["operator"]["username"] == "admin"
+    bare_stack.down()
+
+
 def test_up_after_a_killed_supervisor_takes_over(bare_stack: Stack) -> None:
     bare_stack.up("--demo")
     os.kill(bare_stack.status()["supervisor_pid"], signal.SIGKILL)

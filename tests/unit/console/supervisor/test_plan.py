@@ -34,7 +34,7 @@ def test_every_database_process_gets_its_share() -> None:
 
 def test_gateways_share_one_port_and_have_admin_ports_of_their_own() -> None:
     options = plan.Options(console_port=1, gateway_port=2, gateways=3, is_demo=False)
-    made = plan.gateways(options, {})
+    made = plan.gateways(options, {"REDIS_URL": "redis://127.0.0.1:1/0"})
     assert {item.environment["HEADRACE_GATEWAY_PORT"] for item in made} == {"2"}
     assert len({item.environment["HEADRACE_GATEWAY_ADMIN_PORT"] for item in made}) == 3
 
