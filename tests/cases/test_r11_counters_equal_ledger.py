@@ -99,7 +99,9 @@ def settled(party: Party) -> Reconciliation:
 
     def quiet() -> Reconciliation | None:
         found = reconcile(tenant_id=party.tenant_id, store_url=url)
-        is_moving = found.unread or found.pending or found.held or not found.is_ready
+        is_moving = (
+            found.unread or found.pending or found.held or not found.is_ready or not found.is_steady
+        )
         return None if is_moving else found
 
     return until(quiet, timeout_s=30, what="quiet")
@@ -141,7 +143,7 @@ def test_counters_equal_ledger_after_mixed_load_and_after_their_loss(
     booked, attempts = rows("SELECT count(*), sum(attempts) FROM tenants_usage")[0]
     answered = total["ok"] + total["upstream_error"]
     assert answered <= booked <= 2 * REQUESTS, total
-    assert attempts == reached
+    assert reached <= attempts <= booked  # a call given up before its upstream read it counts too
     assert rows("SELECT count(*) FROM tenants_usage WHERE kind IN ('w', 'r')") == [(0,)]
 
 

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 NAME = "ledger"
 EVERY_S = 1.0
 FORGET_AFTER_MS = 3_600_000
+STALLED_MS = 2_000  # a round takes well under a second; one that takes longer waits for somebody
 
 
 @dataclass(slots=True)
@@ -24,7 +25,8 @@ class Progress:
     """Written by the writer, read by the heartbeat: single values, so no lock.
 
     `oldest_unread_ms` is when the oldest entry seen and not yet committed was appended (None: all
-    is read); it stays while PostgreSQL is away, so the lag grows.
+    is read); it stays while PostgreSQL is away, so the lag grows. `round_at_ms` is when the last
+    round ended well: what came since may be unread too, although nobody could look.
     """
 
     rows: int = 0
@@ -33,11 +35,14 @@ class Progress:
     rebuilding: int = 0
     trouble: str = ""
     oldest_unread_ms: int | None = None
+    round_at_ms: int | None = None
 
     def lag_s(self, now_ms: int) -> float:
-        """Age of the oldest entry that is not in the ledger."""
-        oldest = self.oldest_unread_ms
-        return 0.0 if oldest is None else max(0, now_ms - oldest) / 1000
+        """Age of the oldest entry that is not in the ledger, or may not be."""
+        since = [now_ms] if self.oldest_unread_ms is None else [self.oldest_unread_ms]
+        if self.round_at_ms is not None and now_ms - self.round_at_ms > STALLED_MS:
+            since.append(self.round_at_ms)
+        return max(0, now_ms - min(since)) / 1000
 
     def note(self) -> str:
         """One line for people."""

@@ -55,6 +55,7 @@ class LedgerWriter:
         The batch in hand is finished first. Nothing is lost by a kill either: position and rows
         commit together.
         """
+        self._progress.round_at_ms = time.time_ns() // 1_000_000
         backoff_s, idle_s = BACKOFF_MIN_S, BUSY_WAIT_S
         while not self._stop.is_set():
             try:
@@ -78,6 +79,7 @@ class LedgerWriter:
     def _round(self, idle_s: float) -> float:
         """One cycle; returns how long to wait before the next."""
         read = self.cycle()
+        self._progress.round_at_ms = time.time_ns() // 1_000_000
         if read >= BATCH_ENTRIES:
             return 0.0
         return BUSY_WAIT_S if read else min(max(idle_s, BUSY_WAIT_S) * IDLE_GROWTH, IDLE_WAIT_S)
