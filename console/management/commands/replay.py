@@ -14,7 +14,6 @@ from typing import Any
 import redis
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from routing.store.client import sync_client
 
 from console.demo.client import GatewayAddress
 from console.demo.traffic import (
@@ -29,6 +28,7 @@ from console.demo.traffic import (
 )
 from routing.contracts.process import ProcessStatus, encode_status
 from routing.store import keys
+from routing.store.client import sync_client
 
 HEARTBEAT_S = 2.0
 
