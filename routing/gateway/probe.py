@@ -10,11 +10,12 @@ from routing.decision.filters import Candidate
 from routing.gateway.dialects.usage import is_answer
 from routing.gateway.fleet import Endpoint, Fleet
 from routing.gateway.http1 import ResponseReader
+from routing.gateway.sse import SseScanner
 from routing.gateway.walk import CHAT
 
 log = logging.getLogger(__name__)
 
-PROBE_S = 10.0  # a healthy engine answers one token in well under a second
+PROBE_S = 5.0  # a healthy engine answers one token in well under a second
 MAX_PROBES = 16  # at once
 MAX_ANSWER_BYTES = 64 << 10
 
@@ -97,6 +98,16 @@ async def complete_one_token(endpoint: Endpoint) -> bool:
         answer = _Answer(connection.reader)
         connection.send(answer, head, body)
         is_whole = await answer.done
-        return is_whole and connection.reader.status == 200 and is_answer(answer.body)
+        return is_whole and connection.reader.status == 200 and _is_completion(answer.body)
     finally:
         connection.abort()
+
+
+def _is_completion(body: bytes) -> bool:
+    """A whole answer, or the stream of one (an upstream that only streams is healthy too)."""
+    if is_answer(body):
+        return True
+    scanner = SseScanner(keep_usage=True)
+    scanner.feed(body)
+    scanner.close()
+    return scanner.fault is None and scanner.tokens > 0 and scanner.is_complete
