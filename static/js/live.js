@@ -1,6 +1,6 @@
 // The live page: figures of the first response, then the socket; says how old everything is.
 
-import { LineChart, look, utcTime } from "./live_charts.js";
+import { LineChart, line, look, utcTime } from "./live_charts.js";
 import { LiveSocket } from "./live_socket.js";
 import { LiveTable, ageWords, badge, textOf } from "./live_tables.js";
 
@@ -26,14 +26,14 @@ const nowS = () => socket.nowS();
 
 const chartOptions = { spanS: figures.width_s, nowS };
 const ttft = new LineChart(document.getElementById("chart-ttft"), {
-  ...chartOptions, gapS: 90, floor: 1, legend: false, format: (value) => textOf("ms", value),
+  ...chartOptions, gapS: 90, legend: false, format: (value) => textOf("ms", value),
 });
 const spend = new LineChart(document.getElementById("chart-spend"), {
-  ...chartOptions, gapS: Infinity, floor: 0, format: usdTick,
+  ...chartOptions, gapS: Infinity, format: usdTick,
 });
 const kvElement = document.getElementById("chart-kv");
 const kv = kvElement && new LineChart(kvElement, {
-  ...chartOptions, gapS: 16, floor: 100, format: (value) => Number(value.toFixed(1)).toString(),
+  ...chartOptions, gapS: 16, top: 100, format: (value) => Number(value.toFixed(1)).toString(),
 });
 
 function usdTick(value, splits) {
@@ -160,7 +160,7 @@ function cumulative(parts) {
 function paintSwatches() {
   for (const node of document.querySelectorAll(".swatch[data-series]")) {
     const { stroke, dash } = look(Number(node.dataset.series) - 1);
-    node.style.borderTop = `2px ${dash.length ? "dashed" : "solid"} ${stroke}`;
+    node.style.borderTop = line(stroke, dash);
   }
 }
 

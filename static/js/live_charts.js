@@ -17,6 +17,12 @@ export function look(position) {
   };
 }
 
+// The nearest that a border can draw of a series' line.
+export function line(stroke, dash) {
+  if (!dash.length) return `2px solid ${stroke}`;
+  return `2px ${dash[0] < 4 ? "dotted" : "dashed"} ${stroke}`;
+}
+
 export function utcTime(seconds, withSeconds = false) {
   const text = new Date(seconds * 1000).toISOString();
   return text.slice(11, withSeconds ? 19 : 16);
@@ -24,8 +30,9 @@ export function utcTime(seconds, withSeconds = false) {
 
 export class LineChart {
   // `gapS`: points further apart are not joined. `spanS`: width in seconds, ending at `nowS()`.
-  constructor(element, { spanS, gapS, nowS, format, floor, legend = null }) {
-    Object.assign(this, { element, spanS, gapS, nowS, format, floor, legend });
+  // `top`: upper bound of the scale; left out, it is a round number above the values.
+  constructor(element, { spanS, gapS, nowS, format, top, legend = null }) {
+    Object.assign(this, { element, spanS, gapS, nowS, format, top, legend });
     this.names = [];
     this.at = [];
     this.values = [];
@@ -109,7 +116,7 @@ export class LineChart {
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
       scales: {
         x: { time: true, range: () => Object.values(this.range()) },
-        y: { range: (_plot, _min, max) => [0, topOf(max, this.floor)] },
+        y: { range: (_plot, _min, max) => [0, this.top ?? topOf(max)] },
       },
       axes: [
         { ...axis, size: 28, values: (_plot, splits) => splits.map((split) => utcTime(split)) },
@@ -135,7 +142,7 @@ export class LineChart {
     this.names.forEach((name, series) => {
       const item = this.legend.children[series] ?? this.legendItem();
       const { stroke, dash } = look(series);
-      item.firstElementChild.style.borderTop = `2px ${dash.length ? "dashed" : "solid"} ${stroke}`;
+      item.firstElementChild.style.borderTop = line(stroke, dash);
       item.children[1].textContent = name;
       const value = this.values[series]?.[at];
       item.lastElementChild.textContent = value == null ? "—" : this.format(value);
@@ -152,9 +159,9 @@ export class LineChart {
   }
 }
 
-// A round upper bound: 1, 2, 2.5 or 5 times a power of ten, at least `floor`.
-function topOf(max, floor) {
-  const wanted = Math.max(max ?? 0, floor) * 1.05;
+// A round upper bound: 1, 2, 2.5 or 5 times a power of ten.
+function topOf(max) {
+  const wanted = (max ?? 0) * 1.05;
   if (!(wanted > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(wanted));
   return [1, 2, 2.5, 5, 10].map((step) => step * power).find((top) => top >= wanted);
