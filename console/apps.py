@@ -1,5 +1,7 @@
 """App registration."""
 
+import importlib
+
 from django.apps import AppConfig
 
 
@@ -8,3 +10,7 @@ class ConsoleConfig(AppConfig):
 
     name = "console"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Register the system checks: importing them does."""
+        importlib.import_module("console.web.checks")

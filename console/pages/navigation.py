@@ -57,16 +57,18 @@ def navigation(request: HttpRequest) -> dict[str, object]:
 
 def _own(request: HttpRequest, user: User) -> tuple[Group, ...]:
     slugs = sorted(slugs_of(visible_tenant_ids(user) or ()).values())[:MAX_OWN_TENANTS]
-    return tuple(
-        Group(
-            slug,
-            (
-                _link(request, "Limits", reverse("own_tenant", kwargs={"slug": slug}), exact=True),
-                _link(request, "Usage", reverse("own_usage", kwargs={"slug": slug})),
-                _link(request, "Keys", reverse("own_keys", kwargs={"slug": slug})),
-            ),
-        )
-        for slug in slugs
+    watch = Group("Watch", (_link(request, "Live", reverse("live")),))
+    return (watch, *(_tenant(request, slug) for slug in slugs)) if slugs else ()
+
+
+def _tenant(request: HttpRequest, slug: str) -> Group:
+    return Group(
+        slug,
+        (
+            _link(request, "Limits", reverse("own_tenant", kwargs={"slug": slug}), exact=True),
+            _link(request, "Usage", reverse("own_usage", kwargs={"slug": slug})),
+            _link(request, "Keys", reverse("own_keys", kwargs={"slug": slug})),
+        ),
     )
 
 

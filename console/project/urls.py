@@ -1,7 +1,5 @@
 """The only place that mounts pages."""
 
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from django.urls import URLPattern, URLResolver, include, path
@@ -12,6 +10,7 @@ from console.accounts import pages as accounts
 from console.pages import audit, health, jobs, overview, system
 from console.web import theme, views
 from routing.policies import pages as policies
+from telemetry.live import pages as telemetry
 from tenants.directory import pages as directory
 from tenants.keys import pages as keys
 from tenants.ledger import pages as ledger
@@ -43,6 +42,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("sign-out/", accounts.SignOut.as_view(), name="sign_out"),
     path("theme/", theme.theme, name="theme"),
     path("", overview.overview, name="overview"),
+    path("live/", telemetry.live, name="live"),
     path("fleet/", fleet.fleet, name="fleet"),
     path("fleet/pools/<str:name>/", fleet.pool, name="pool"),
     path("policies/", policies.policies, name="policies"),
@@ -81,11 +81,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("system/", system.system, name="system"),
     path("api/", include("console.project.rest")),
 ]
-
-if find_spec("telemetry.live.pages"):
-    urlpatterns.append(path("live/", import_module("telemetry.live.pages").live, name="live"))
-else:
-    urlpatterns.append(path("live/", fleet.fleet, name="live"))
 
 handler403 = views.forbidden
 handler404 = views.not_found

@@ -1,7 +1,8 @@
 """Template tags and filters: the units as filters, states as badges, bars and ages."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import wraps
 from typing import Any
 
 from django import template
@@ -13,6 +14,17 @@ from django.utils.safestring import SafeString
 from console.web import charts, units
 
 register = template.Library()
+
+
+def _of_known(format_value: Callable[..., str]) -> Callable[..., str]:
+    """The formatter, given None for what a template does not find (it passes an empty text)."""
+
+    @wraps(format_value)
+    def inner(value: object, *argument: object) -> str:
+        return format_value(None if value == "" else value, *argument)
+
+    return inner
+
 
 for _name, _filter in (
     ("count", units.count),
@@ -26,7 +38,7 @@ for _name, _filter in (
     ("usd_short", units.usd_short),
     ("moment", units.moment),
 ):
-    register.filter(_name, _filter)
+    register.filter(_name, _of_known(_filter))
 
 GLYPHS = {"ok": "●", "warn": "▲", "bad": "■", "stale": "◌", "none": "○"}
 _TONES = {

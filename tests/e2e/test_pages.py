@@ -1,0 +1,276 @@
+"""Every page in a real browser: accessible, silent, complete, and usable by keyboard or unscripted.
+
+Under the console's content policy nothing here waits on evaluated strings, only on locators.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from axe_playwright_python.sync_playwright import Axe
+from django.test import Client
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests import factories
+from tests.collecting import ConsoleProcess
+
+pytest_plugins = ("tests.live_fixtures",)
+
+AXE_RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+ALL = (
+    "/", "/live/", "/fleet/", "/fleet/pools/p-a/", "/policies/", "/policies/main/",
+    "/policies/main/versions/1/", "/policies/main/edit/",
+    "/policies/main/versions/1/roll-back/", "/tenants/", "/tenants/acme/", "/tenants/acme/keys/",
+    "/tenants/acme/keys/issue/", "/tenants/acme/keys/{key}/rotate/",
+    "/tenants/acme/keys/{key}/revoke/", "/tenants/acme/limits/", "/tenants/acme/suspend/",
+    "/new-tenant/", "/spend/", "/spend/?by=key", "/usage/", "/prices/", "/new-price/", "/audit/",
+    "/audit/?verify=1", "/jobs/", "/system/",
+)  # fmt: skip
+EMPTY = ("/usage/?model=none", "/prices/?model=none", "/jobs/?kind=none", "/audit/?type=none")
+OWN = ("/t/acme/", "/t/acme/usage/", "/t/acme/keys/", "/t/acme/keys/issue/")
+HOSTILE = '<img src=x onerror=alert(1)>"><script>alert(1)</script>'
+
+
+@pytest.fixture
+def world(console: ConsoleProcess, live_store: redis.Redis) -> factories.World:
+    made = factories.World()
+    factories.make_tenant(made, "acme", HOSTILE, key_name=HOSTILE, zone="Europe/Berlin")
+    factories.make_people(made)
+    factories.make_fleet(made, {"p-a": 6, "p-b": 2})
+    factories.make_policy(made, versions=2)
+    factories.make_usage(made, "acme", 70)
+    factories.beat(live_store)
+    factories.scrape(
+        live_store,
+        "p-a",
+        r1={"health": "hung", "reason": HOSTILE},
+        r2={"health": "stale", "reason": "metrics 42 s old"},
+        r3={"kv_usage_ratio": 0.95},
+    )
+    return made
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    # Playwright's loop runs in this thread; Django refuses the ORM beside a loop unless told.
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        running = playwright.chromium.launch(executable_path=chromium)
+        yield running
+        running.close()
+
+
+class Visit:
+    """A signed-in window that notes whatever the browser complains about."""
+
+    def __init__(
+        self, browser: Browser, console: ConsoleProcess, cookie: str, **options: object
+    ) -> None:
+        self.url = console.url
+        self.context: BrowserContext = browser.new_context(**options)
+        if cookie:
+            self.context.add_cookies(
+                [{"name": "headrace_session", "value": cookie, "url": console.url}]
+            )
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(15_000)
+        self.complaints: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", self._note_host)
+
+    def _note_host(self, request: object) -> None:
+        address = str(getattr(request, "url", ""))
+        own = (self.url, self.url.replace("http", "ws", 1), "data:", "blob:")
+        if not address.startswith(own):
+            self.complaints.append(f"foreign host: {address}")
+
+    def go(self, path: str) -> None:
+        self.page.goto(self.url + path, wait_until="load")
+
+
+@pytest.fixture
+def visit(browser: Browser, console: ConsoleProcess, world: factories.World) -> Iterator:
+    opened: list[Visit] = []
+
+    def make(name: str, **options: object) -> Visit:
+        cookie = ""
+        if name:
+            client = Client()
+            client.force_login(world.people[name])
+            cookie = client.cookies["headrace_session"].value
+        opened.append(Visit(browser, console, cookie, **options))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.context.close()
+
+
+def faults_of(page: Page, theme: str = "light") -> list[str]:
+    """What axe finds; in the dark theme only colours differ, so only they are looked at again."""
+    rules = {"runOnly": ["color-contrast"]} if theme == "dark" else AXE_RULES
+    found = Axe().run(page, options=rules).response["violations"]
+    return [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_is_accessible_and_silent(visit, world, theme):
+    faults: dict[str, list[str]] = {}
+    for name, paths in (("ada", (*ALL, *EMPTY)), ("tina", OWN), ("", ("/sign-in/",))):
+        window = visit(name, color_scheme=theme)
+        for path in paths:
+            window.go(path.replace("{key}", str(world.keys["acme"].id)))
+            expect(window.page.locator("main h1")).to_be_visible()
+            found = faults_of(window.page, theme) + window.complaints
+            window.complaints.clear()
+            if found:
+                faults[f"{name} {path}"] = found
+    assert faults == {}
+
+
+@pytest.mark.parametrize("path", ["/no-such-page/", "/t/other/"])
+def test_refusals_are_pages_too(visit, path):
+    window = visit("tina")
+    window.go(path)
+    expect(window.page.get_by_role("heading", name="Not found")).to_be_visible()
+    assert faults_of(window.page) == []
+
+
+def test_pages_fit_a_narrow_window(visit, world):
+    window = visit("ada", viewport={"width": 320, "height": 700})
+    for path in ALL:
+        window.go(path.replace("{key}", str(world.keys["acme"].id)))
+        box = window.page.locator("main").bounding_box()
+        assert box is not None, path
+        assert box["x"] + box["width"] <= 320, path
+
+
+def test_the_theme_is_kept_and_there_from_the_first_byte(visit):
+    window = visit("ada")
+    window.go("/")
+    window.page.get_by_label("Theme").select_option("dark")
+    expect(window.page.locator("html")).to_have_attribute("data-theme", "dark")
+    answer = window.context.request.get(window.url + "/system/")
+    assert '<html lang="en" data-theme="dark">' in answer.text()
+
+
+def test_tables_are_walked_by_keyboard(visit):
+    window = visit("ada")
+    window.go("/usage/")
+    table = window.page.get_by_role("group", name="Requests, newest first")
+    table.focus()
+    window.page.keyboard.press("j")
+    window.page.keyboard.press("j")
+    window.page.keyboard.press("k")
+    expect(table.locator("tbody tr").nth(0)).to_have_class("is-at")
+    window.page.keyboard.press("/")
+    expect(window.page.get_by_label("Tenant")).to_be_focused()
+    window.page.keyboard.type("jk/")
+    expect(window.page.get_by_label("Tenant")).to_have_value("jk/")
+
+
+def test_filter_next_page_and_back_keep_the_address(visit):
+    window = visit("ada")
+    window.go("/usage/")
+    window.page.get_by_label("Tenant").fill("acme")
+    window.page.get_by_role("button", name="Filter").click()
+    expect(window.page).to_have_url(
+        f"{window.url}/usage/?tenant=acme&model=&key=&status=&since=&until="
+    )
+    window.page.get_by_role("link", name="Next").click()
+    expect(window.page.locator("#rows tbody tr")).to_have_count(20)
+    assert "after=" in window.page.url
+    window.page.go_back()
+    expect(window.page.locator("#rows tbody tr")).to_have_count(50)
+    expect(window.page.locator("nav.side")).to_be_visible()
+    assert window.complaints == []
+
+
+def test_everything_works_without_scripts(visit):
+    window = visit("ada", java_script_enabled=False)
+    window.go("/usage/?tenant=acme")
+    window.page.get_by_role("link", name="Next").click()
+    expect(window.page.locator("#rows tbody tr")).to_have_count(20)
+    window.page.get_by_label("Theme").select_option("dark")
+    window.page.get_by_role("button", name="Set").click()
+    expect(window.page.locator("html")).to_have_attribute("data-theme", "dark")
+    window.go("/new-tenant/")
+    window.page.get_by_label("Slug").fill("initech")
+    window.page.get_by_label("Name").fill("Initech")
+    window.page.get_by_role("button", name="Create tenant").click()
+    expect(window.page.get_by_role("heading", name="Initech")).to_be_visible()
+
+
+def test_a_secret_is_copied_and_gone_after_a_reload(visit):
+    window = visit("tina")
+    window.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    window.go("/t/acme/keys/issue/")
+    window.page.get_by_label("Name").fill("laptop")
+    window.page.get_by_role("button", name="Issue key").click()
+    secret = window.page.locator("#secret")
+    expect(secret).to_be_visible()
+    text = secret.inner_text()
+    assert faults_of(window.page) == []
+    window.page.get_by_role("button", name="Copy secret").click()
+    expect(window.page.get_by_role("button", name="Copied")).to_be_visible()
+    window.page.reload()
+    expect(window.page.get_by_role("heading", name="API keys")).to_be_visible()
+    expect(window.page.get_by_text(text)).to_have_count(0)
+    assert window.complaints == []
+
+
+def test_the_fleet_follows_the_collector_by_itself(visit, live_store):
+    window = visit("ola")
+    window.go("/fleet/")
+    cell = window.page.get_by_label("p-a-0: ready")
+    expect(cell).to_be_visible()
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline and cell.inner_text() != "42":
+        factories.scrape(live_store, "p-a", r0={"kv_usage_ratio": 0.42})
+        window.page.wait_for_timeout(300)
+    expect(cell).to_have_text("42")
+    factories.scrape(live_store, "p-a", age_ms=20_000)
+    expect(window.page.get_by_text(re.compile(r"2\d s old"))).to_be_visible()
+    expect(window.page.get_by_label("p-a-0:")).to_have_text("◌")
+    assert window.complaints == []
+
+
+def test_after_signing_out_the_back_button_shows_nothing(visit):
+    window = visit("ana")
+    window.go("/tenants/acme/")
+    window.page.get_by_role("button", name="Sign out").click()
+    expect(window.page.get_by_role("heading", name="Sign in")).to_be_visible()
+    window.page.go_back()
+    expect(window.page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_publish_and_roll_back_by_keyboard_alone(visit, tmp_path: Path):
+    window = visit("ana")
+    window.go("/policies/main/edit/")
+    window.page.get_by_label("Document (JSON)").focus()
+    window.page.keyboard.press("Control+A")
+    window.page.keyboard.insert_text(
+        '{"schema_version": 1, "name": "main", "models": '
+        '{"llama-8b": {"targets": [{"pool": "p-b"}]}}}'
+    )
+    for text in ("only p-b", "publish unrehearsed"):
+        window.page.keyboard.press("Tab")
+        window.page.keyboard.insert_text(text)
+    window.page.keyboard.press("Tab")
+    window.page.keyboard.press("Tab")
+    expect(window.page.get_by_role("button", name="Publish main@3")).to_be_focused()
+    window.page.keyboard.press("Enter")
+    expect(window.page.get_by_text("main@3 is live.")).to_be_visible()
+    window.go("/policies/main/versions/2/roll-back/")
+    expect(window.page.get_by_role("link", name="Cancel")).to_be_focused()
+    window.page.get_by_label("Type main to confirm").focus()
+    window.page.keyboard.insert_text("main")
+    for _ in range(3):
+        window.page.keyboard.press("Tab")
+    expect(window.page.get_by_role("button", name="Roll back main to 2")).to_be_focused()
+    window.page.keyboard.press("Enter")
+    expect(window.page.get_by_text("main@4 is live.")).to_be_visible()
