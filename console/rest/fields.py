@@ -1,11 +1,15 @@
 """Fields and serializers that take exactly what they say: no coercion, no unknown names."""
 
+import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from rest_framework import serializers
 
 from console.rest.money import nanousd_of, usd_text
+
+_OFFSET = re.compile(r"(?:[Zz]|[+-]\d\d:?\d\d)$")
 
 
 class StrictInteger(serializers.IntegerField):
@@ -39,24 +43,48 @@ class StrictFlag(serializers.BooleanField):
 
 
 class UsdField(serializers.CharField):
-    """Nano-dollars inside, decimal text of US dollars outside."""
+    """Nano-dollars inside, decimal text of US dollars outside; `is_signed` takes a minus."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, is_signed: bool = False, **options: Any) -> None:
         options.setdefault("help_text", "US dollars as decimal text, at most nine decimals.")
         super().__init__(**options)
+        self._is_signed = is_signed
 
     def to_internal_value(self, data: Any) -> int:  # type: ignore[override]
         """Nano-dollars. Raises `ValidationError` for numbers and malformed text."""
         if not isinstance(data, str):
             self.fail("invalid")
+        is_negative = self._is_signed and data.startswith("-")
         try:
-            return nanousd_of(data)
+            amount = nanousd_of(data[1:] if is_negative else data)
         except ValueError as error:
             raise serializers.ValidationError(str(error)) from error
+        return -amount if is_negative else amount
 
     def to_representation(self, value: Any) -> str:
         """Decimal text."""
         return usd_text(value)
+
+
+class InstantField(serializers.DateTimeField):
+    """An instant with its offset, shown in UTC with microseconds; a bare local time is refused."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(default_timezone=UTC, format=None, **options)
+
+    def to_internal_value(self, data: Any) -> datetime:
+        """An aware instant. Raises `ValidationError`."""
+        if not isinstance(data, str) or not _OFFSET.search(data):
+            raise serializers.ValidationError(
+                "Say the instant with its offset, such as 2026-05-01T00:00:00Z.", code="invalid"
+            )
+        found = super().to_internal_value(data)
+        assert isinstance(found, datetime)  # noqa: S101 - the base class refuses plain dates
+        return found
+
+    def to_representation(self, value: Any) -> str:
+        """ISO 8601 in UTC, ending in Z."""
+        return f"{value.astimezone(UTC).isoformat(timespec='microseconds').removesuffix('+00:00')}Z"
 
 
 class StrictSerializer(serializers.Serializer[Any]):

@@ -1,11 +1,14 @@
 """Parts of the OpenAPI document that every endpoint shares."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from drf_spectacular.utils import OpenApiResponse, extend_schema, inline_serializer
 from rest_framework import serializers
 
 from console.rest.fields import OutSerializer, PageQuery
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class ProblemSerializer(OutSerializer):
@@ -36,13 +39,14 @@ def endpoint(
     status: int = 200,
     summary: str = "",
     operation_id: str,
-) -> Any:
+) -> Callable[[Method], Method]:
     """Describe one method of an endpoint: what it takes, gives, and how it refuses."""
     gives: Any = OpenApiResponse(description="Done.") if answer is None else answer
-    return extend_schema(
+    described: Callable[[Method], Method] = extend_schema(
         operation_id=operation_id,
         summary=summary,
         request=request,
         parameters=[query] if query is not None else None,
         responses={status: gives, "4XX": ProblemSerializer},
     )
+    return described

@@ -79,10 +79,15 @@ def slugs_of(tenant_ids: Iterable[int]) -> dict[int, str]:
 def projects(tenant_id: int) -> list[ProjectView]:
     """A tenant's projects in order of slug, at most `MAX_PROJECTS`."""
     rows = Project.objects.filter(tenant_id=tenant_id).order_by("slug")[:MAX_PROJECTS]
-    return [
-        ProjectView(id=row.pk, slug=row.slug, name=row.name, created_at=row.created_at)
-        for row in rows
-    ]
+    return [_project(row) for row in rows]
+
+
+def project(tenant_id: int, project_id: int) -> ProjectView:
+    """One project of a tenant. Raises `NotFound`."""
+    row = Project.objects.filter(tenant_id=tenant_id, pk=project_id).first()
+    if row is None:
+        raise NotFound("No such project.")
+    return _project(row)
 
 
 def members(tenant_id: int) -> list[MemberView]:
@@ -143,6 +148,10 @@ def _one(row: Tenant | None) -> TenantView:
     if row is None:
         raise NotFound("No such tenant.")
     return _view(row)
+
+
+def _project(row: Project) -> ProjectView:
+    return ProjectView(id=row.pk, slug=row.slug, name=row.name, created_at=row.created_at)
 
 
 def _view(row: Tenant) -> TenantView:

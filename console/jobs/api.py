@@ -1,0 +1,88 @@
+"""REST: background jobs."""
+
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from console.accounts.selectors import Permission, actor_of, require
+from console.jobs.selectors import job, jobs
+from console.jobs.services import cancel
+from console.rest.fields import InstantField, OutSerializer, PageQuery, StrictSerializer, StrictText
+from console.rest.schema import endpoint, page_of
+from console.rest.views import Endpoint, key_before, shown, shown_page
+
+
+class JobSerializer(OutSerializer):
+    """A job; `progress_ratio` is 0 to 1, null while unknown."""
+
+    id = serializers.IntegerField()
+    kind = serializers.CharField()
+    state = serializers.CharField()
+    progress_ratio = serializers.FloatField(allow_null=True)
+    attempts = serializers.IntegerField()
+    max_attempts = serializers.IntegerField()
+    run_after = InstantField()
+    heartbeat_at = InstantField(allow_null=True)
+    error = serializers.CharField()
+    created_at = InstantField()
+    finished_at = InstantField(allow_null=True)
+
+
+class JobQuery(PageQuery):
+    """Which jobs to list."""
+
+    kind = serializers.CharField(required=False, max_length=64)
+
+
+class CancelRequest(StrictSerializer):
+    """Why a job is stopped."""
+
+    reason = StrictText(max_length=400, required=False, default="", allow_blank=True)
+
+
+class Jobs(Endpoint):
+    """All jobs."""
+
+    @endpoint(
+        operation_id="jobs_list",
+        query=JobQuery,
+        answer=page_of(JobSerializer),
+        summary="List jobs",
+    )
+    def get(self, request: Request) -> Response:
+        """Jobs, newest first."""
+        require(self.user, Permission.VIEW_ALL)
+        asked = self.query(JobQuery)
+        found = jobs(
+            kind=asked.get("kind"),
+            before_id=key_before(asked.get("after")),
+            limit=asked["limit"] + 1,
+        )
+        return shown_page(JobSerializer, found, asked["limit"], lambda line: line.id)
+
+
+class Job(Endpoint):
+    """One job."""
+
+    @endpoint(operation_id="jobs_read", answer=JobSerializer, summary="Read a job")
+    def get(self, request: Request, job_id: int) -> Response:
+        """Its state and progress."""
+        require(self.user, Permission.VIEW_ALL)
+        return shown(JobSerializer, job(job_id))
+
+
+class JobCancel(Endpoint):
+    """The end of a job before its time."""
+
+    @endpoint(
+        operation_id="jobs_cancel",
+        request=CancelRequest,
+        answer=JobSerializer,
+        summary="Cancel a job",
+    )
+    def post(self, request: Request, job_id: int) -> Response:
+        """Cancel it: queued at once, running at its next checkpoint."""
+        require(self.user, Permission.ACT)
+        reason = self.body(CancelRequest)["reason"]
+        cancel(job_id=job_id, actor=actor_of(self.user), reason=reason)
+        return shown(JobSerializer, job(job_id))

@@ -1,0 +1,74 @@
+"""The only place that mounts api modules. `urls.py` includes this below `/api/`."""
+
+from django.urls import URLPattern, URLResolver, include, path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+
+from capacity.fleet import api as fleet
+from console.accounts import api as accounts
+from console.audit import api as audit
+from console.jobs import api as jobs
+from routing.policies import api as policies
+from telemetry.slices import api as slices
+from tenants.directory import api as directory
+from tenants.keys import api as keys
+from tenants.ledger import api as ledger
+from tenants.prices import api as prices
+from tenants.quotas import api as quotas
+
+_tenant: list[URLPattern] = [
+    path("", directory.Tenant.as_view(), name="api_tenant"),
+    path("suspend/", directory.TenantSuspend.as_view(), name="api_tenant_suspend"),
+    path("restore/", directory.TenantRestore.as_view(), name="api_tenant_restore"),
+    path("projects/", directory.Projects.as_view(), name="api_projects"),
+    path("projects/<int:project_id>/", directory.Project.as_view(), name="api_project"),
+    path("members/", directory.Members.as_view(), name="api_members"),
+    path("members/<int:user_id>/", directory.Member.as_view(), name="api_member"),
+    path("keys/", keys.Keys.as_view(), name="api_keys"),
+    path("keys/<int:key_id>/", keys.Key.as_view(), name="api_key"),
+    path("keys/<int:key_id>/rotate/", keys.KeyRotate.as_view(), name="api_key_rotate"),
+    path("budgets/", quotas.Budgets.as_view(), name="api_budgets"),
+    path("limits/", quotas.Limits.as_view(), name="api_limits"),
+]
+
+_policy: list[URLPattern] = [
+    path("", policies.Policy.as_view(), name="api_policy"),
+    path("publish/", policies.Publish.as_view(), name="api_policy_publish"),
+    path("versions/", policies.Versions.as_view(), name="api_policy_versions"),
+    path("versions/<int:number>/", policies.Version.as_view(), name="api_policy_version"),
+    path(
+        "versions/<int:number>/rollback/",
+        policies.Rollback.as_view(),
+        name="api_policy_rollback",
+    ),
+]
+
+_v1: list[URLPattern | URLResolver] = [
+    path("me/", accounts.Me.as_view(), name="api_me"),
+    path("tokens/", accounts.Tokens.as_view(), name="api_tokens"),
+    path("tokens/<int:token_id>/", accounts.Token.as_view(), name="api_token"),
+    path("tenants/", directory.Tenants.as_view(), name="api_tenants"),
+    path("tenants/<slug:slug>/", include(_tenant)),
+    path("usage/", ledger.Usage.as_view(), name="api_usage"),
+    path("usage/<uuid:request_id>/", ledger.UsageLine.as_view(), name="api_usage_line"),
+    path("adjustments/", ledger.Adjustments.as_view(), name="api_adjustments"),
+    path("prices/", prices.Prices.as_view(), name="api_prices"),
+    path("pools/", fleet.Pools.as_view(), name="api_pools"),
+    path("pools/<slug:name>/", fleet.Pool.as_view(), name="api_pool"),
+    path("policies/", policies.Policies.as_view(), name="api_policies"),
+    path("policies/<slug:name>/", include(_policy)),
+    path("policy-check/", policies.Check.as_view(), name="api_policy_check"),
+    path("policy-acks/", policies.SnapshotAcks.as_view(), name="api_policy_acks"),
+    path("series/", slices.SeriesView.as_view(), name="api_series"),
+    path("audit/", audit.Trail.as_view(), name="api_audit"),
+    path("audit/verify/", audit.Verification.as_view(), name="api_audit_verify"),
+    path("jobs/", jobs.Jobs.as_view(), name="api_jobs"),
+    path("jobs/<int:job_id>/", jobs.Job.as_view(), name="api_job"),
+    path("jobs/<int:job_id>/cancel/", jobs.JobCancel.as_view(), name="api_job_cancel"),
+]
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("v1/", include(_v1)),
+    path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    # Split: script and page are two responses, so that no inline script is needed.
+    path("docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+]

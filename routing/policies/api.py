@@ -1,0 +1,284 @@
+"""REST: policies, their versions, publishing, and which gateway runs what."""
+
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from console.accounts.selectors import Permission, actor_of, require
+from console.errors import Conflict, DomainError
+from console.rest.fields import (
+    InstantField,
+    OutSerializer,
+    PageQuery,
+    StrictInteger,
+    StrictSerializer,
+    StrictText,
+)
+from console.rest.schema import endpoint, page_of
+from console.rest.views import Endpoint, key_before, shown, shown_page
+from routing.policies import selectors, services
+
+
+class BaseNotSaid(DomainError):  # noqa: N818 - named for what it says
+    """A publish that does not say on which version it stands could undo another's work."""
+
+    code = "precondition_required"
+    status = 428
+
+
+class PolicySerializer(OutSerializer):
+    """A policy and its live version."""
+
+    name = serializers.CharField()
+    live_number = serializers.IntegerField(allow_null=True)
+    live_digest = serializers.CharField()
+    created_at = InstantField()
+
+
+class PolicyVersionSerializer(OutSerializer):
+    """An immutable version, defaults filled in."""
+
+    policy = serializers.CharField()
+    number = serializers.IntegerField()
+    label = serializers.CharField()  # type: ignore[assignment]  # `label` is also a field option
+    digest = serializers.CharField()
+    document = serializers.JSONField()
+    note = serializers.CharField()
+    author = serializers.CharField()
+    created_at = InstantField()
+    is_live = serializers.BooleanField()
+
+
+class FindingSerializer(OutSerializer):
+    """What is wrong where, and what to do."""
+
+    level = serializers.CharField()
+    path = serializers.CharField()
+    rule = serializers.CharField()
+    reason = serializers.CharField()
+    fix = serializers.CharField()
+
+
+class CheckSerializer(OutSerializer):
+    """Every finding about a document."""
+
+    is_refused = serializers.BooleanField()
+    findings = FindingSerializer(many=True)
+
+
+class GatewayAckSerializer(OutSerializer):
+    """What a gateway says it runs."""
+
+    gateway_id = serializers.CharField()
+    snapshot_number = serializers.IntegerField()
+    policy = serializers.CharField()
+    state = serializers.CharField()
+    age_s = serializers.FloatField()
+    is_current = serializers.BooleanField()
+
+
+class SnapshotSerializer(OutSerializer):
+    """The newest compiled snapshot."""
+
+    number = serializers.IntegerField()
+    policy = serializers.CharField()
+    created_at = InstantField()
+
+
+class AcksSerializer(OutSerializer):
+    """Acknowledgements; `is_known` is false while the store is away."""
+
+    snapshot = SnapshotSerializer(allow_null=True)
+    gateways = GatewayAckSerializer(many=True)
+    is_known = serializers.BooleanField()
+
+
+class DocumentRequest(StrictSerializer):
+    """A document to check."""
+
+    document = serializers.JSONField()
+
+
+class PublishRequest(StrictSerializer):
+    """A document to publish on top of the live version `base` (null: none is live yet).
+
+    Instead of `base`, `If-Match` may carry the live version's digest.
+    """
+
+    document = serializers.JSONField()
+    base = StrictInteger(required=False, allow_null=True, min_value=1)
+    note = StrictText(max_length=400, required=False, default="", allow_blank=True)
+
+
+class RollbackRequest(StrictSerializer):
+    """On top of which live version, and why."""
+
+    base = StrictInteger(required=False, allow_null=True, min_value=1)
+    note = StrictText(max_length=400, required=False, default="", allow_blank=True)
+
+
+class Policies(Endpoint):
+    """All policies."""
+
+    @endpoint(
+        operation_id="policies_list",
+        answer=PolicySerializer(many=True),
+        summary="List policies",
+    )
+    def get(self, request: Request) -> Response:
+        """In order of name."""
+        require(self.user, Permission.VIEW_ALL)
+        return Response(PolicySerializer(selectors.policies(), many=True).data)
+
+
+class Policy(Endpoint):
+    """One policy."""
+
+    @endpoint(operation_id="policies_read", answer=PolicySerializer, summary="Read a policy")
+    def get(self, request: Request, name: str) -> Response:
+        """The policy; its ETag is the live version's digest."""
+        require(self.user, Permission.VIEW_ALL)
+        found = selectors.policy(name)
+        response = shown(PolicySerializer, found)
+        if found.live_digest:
+            response.headers["ETag"] = f'"{found.live_digest}"'
+        return response
+
+
+class Versions(Endpoint):
+    """A policy's versions."""
+
+    @endpoint(
+        operation_id="policy_versions_list",
+        query=PageQuery,
+        answer=page_of(PolicyVersionSerializer),
+        summary="List versions",
+    )
+    def get(self, request: Request, name: str) -> Response:
+        """Newest first."""
+        require(self.user, Permission.VIEW_ALL)
+        asked = self.query(PageQuery)
+        rows = selectors.versions(
+            name, before_number=key_before(asked.get("after")), limit=asked["limit"] + 1
+        )
+        return shown_page(PolicyVersionSerializer, rows, asked["limit"], lambda row: row.number)
+
+
+class Version(Endpoint):
+    """One version."""
+
+    @endpoint(
+        operation_id="policy_versions_read",
+        answer=PolicyVersionSerializer,
+        summary="Read a version",
+    )
+    def get(self, request: Request, name: str, number: int) -> Response:
+        """The version; its ETag is its digest."""
+        require(self.user, Permission.VIEW_ALL)
+        return _version(selectors.version(name, number))
+
+
+class Check(Endpoint):
+    """What would refuse a document."""
+
+    @endpoint(
+        operation_id="policies_check",
+        request=DocumentRequest,
+        answer=CheckSerializer,
+        summary="Check a document",
+    )
+    def post(self, request: Request) -> Response:
+        """Every finding at once; changes nothing."""
+        require(self.user, Permission.VIEW_ALL)
+        return shown(
+            CheckSerializer, services.check_document(self.body(DocumentRequest)["document"])
+        )
+
+
+class Publish(Endpoint):
+    """A new live version."""
+
+    @endpoint(
+        operation_id="policies_publish",
+        request=PublishRequest,
+        answer=PolicyVersionSerializer,
+        summary="Publish a version",
+    )
+    def post(self, request: Request, name: str) -> Response:
+        """Publish it; the same content again changes nothing."""
+        require(self.user, Permission.POLICY_PUBLISH)
+        asked = self.body(PublishRequest)
+        return _version(
+            services.publish(
+                policy=name,
+                document=asked["document"],
+                base=_base(request, name, asked),
+                note=asked["note"],
+                actor=actor_of(self.user),
+            )
+        )
+
+
+class Rollback(Endpoint):
+    """An earlier version's content as the new live version."""
+
+    @endpoint(
+        operation_id="policies_roll_back",
+        request=RollbackRequest,
+        answer=PolicyVersionSerializer,
+        summary="Roll back to a version",
+    )
+    def post(self, request: Request, name: str, number: int) -> Response:
+        """Publish that version's document again."""
+        require(self.user, Permission.POLICY_PUBLISH)
+        asked = self.body(RollbackRequest)
+        return _version(
+            services.roll_back(
+                policy=name,
+                number=number,
+                base=_base(request, name, asked),
+                note=asked["note"],
+                actor=actor_of(self.user),
+            )
+        )
+
+
+class SnapshotAcks(Endpoint):
+    """Which gateway runs the newest snapshot."""
+
+    @endpoint(operation_id="policies_acks", answer=AcksSerializer, summary="Acknowledgements")
+    def get(self, request: Request) -> Response:
+        """By the gateways' own word of the last seconds."""
+        require(self.user, Permission.VIEW_ALL)
+        return shown(AcksSerializer, selectors.acks())
+
+
+def _version(found: selectors.PolicyVersionView) -> Response:
+    response = shown(PolicyVersionSerializer, found)
+    response.headers["ETag"] = f'"{found.digest}"'
+    return response
+
+
+def _base(request: Request, name: str, asked: dict[str, Any]) -> int | None:
+    """The live version that the caller starts from, by number or by digest."""
+    tag = request.headers.get("If-Match", "").strip()
+    if not tag and "base" not in asked:
+        raise BaseNotSaid(
+            "Say on which live version this stands.",
+            field="base",
+            hint="Send base (null for the first version), or If-Match with the live ETag.",
+        )
+    if not tag:
+        base: int | None = asked["base"]
+        return base
+    found = selectors.policy(name)
+    if tag.strip('"') != found.live_digest:
+        raise Conflict(
+            "Another version is live.",
+            code="stale_base",
+            field="If-Match",
+            hint="Look at what changed, then publish on top of the live version.",
+        )
+    return found.live_number
