@@ -5,8 +5,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from capacity.fleet import api as fleet
 from console.accounts import api as accounts
-from console.audit import api as audit
-from console.jobs import api as jobs
+from console.pages import api as console
 from routing.policies import api as policies
 from telemetry.slices import api as slices
 from tenants.directory import api as directory
@@ -59,11 +58,11 @@ _v1: list[URLPattern | URLResolver] = [
     path("policy-check/", policies.Check.as_view(), name="api_policy_check"),
     path("policy-acks/", policies.SnapshotAcks.as_view(), name="api_policy_acks"),
     path("series/", slices.SeriesView.as_view(), name="api_series"),
-    path("audit/", audit.Trail.as_view(), name="api_audit"),
-    path("audit/verify/", audit.Verification.as_view(), name="api_audit_verify"),
-    path("jobs/", jobs.Jobs.as_view(), name="api_jobs"),
-    path("jobs/<int:job_id>/", jobs.Job.as_view(), name="api_job"),
-    path("jobs/<int:job_id>/cancel/", jobs.JobCancel.as_view(), name="api_job_cancel"),
+    path("audit/", console.Trail.as_view(), name="api_audit"),
+    path("audit/verify/", console.Verification.as_view(), name="api_audit_verify"),
+    path("jobs/", console.Jobs.as_view(), name="api_jobs"),
+    path("jobs/<int:job_id>/", console.Job.as_view(), name="api_job"),
+    path("jobs/<int:job_id>/cancel/", console.JobCancel.as_view(), name="api_job_cancel"),
 ]
 
 urlpatterns: list[URLPattern | URLResolver] = [

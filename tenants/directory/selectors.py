@@ -5,7 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from console.errors import NotFound
+from django.db import models
+
+from console.errors import InvalidInput, NotFound
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 from routing.contracts.snapshot import Limit as LimitEntry
 from routing.contracts.snapshot import TenantEntry, bucket_of
@@ -103,6 +105,20 @@ def members(tenant_id: int) -> list[MemberView]:
         )
         for row in rows.order_by("user__username")[:MAX_MEMBERS]
     ]
+
+
+def model_id_of(name: str) -> int:
+    """Id of a model in the catalogue. Raises `InvalidInput`.
+
+    Asked through our own foreign key: the catalogue belongs to a slice above this one.
+    """
+    catalogue: type[models.Model] = Limit.model.field.related_model
+    found = catalogue._default_manager.filter(name=name).values_list("pk", flat=True).first()
+    if found is None:
+        raise InvalidInput(
+            f"No such model: {name!r}.", field="model", hint="Add it to the catalogue first."
+        )
+    return int(found)
 
 
 def tenants_for_snapshot() -> list[TenantEntry]:

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from django.db import models
 from django.db.models import Max
 
-from console.errors import InvalidInput
 from routing.contracts.snapshot import Price
 from tenants.models import PriceRow
 
@@ -29,20 +28,6 @@ class PriceView:
     output_nanousd: int
     note: str
     created_at: datetime
-
-
-def model_id_of(name: str) -> int:
-    """Id of a model in the catalogue. Raises `InvalidInput`.
-
-    Asked through our own foreign key: the catalogue belongs to a slice above this one.
-    """
-    catalogue: type[models.Model] = PriceRow.model.field.related_model
-    found = catalogue._default_manager.filter(name=name).values_list("pk", flat=True).first()
-    if found is None:
-        raise InvalidInput(
-            f"No such model: {name!r}.", field="model", hint="Add it to the catalogue first."
-        )
-    return int(found)
 
 
 def prices(

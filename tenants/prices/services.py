@@ -9,6 +9,7 @@ from console.audit.rules import Actor
 from console.audit.services import record
 from console.errors import InvalidInput
 from console.validation import save_valid
+from tenants.directory.selectors import model_id_of
 from tenants.directory.services import push
 from tenants.models import PriceRow
 from tenants.prices.rules import (
@@ -18,7 +19,6 @@ from tenants.prices.rules import (
     doubtful_field,
     impossible_field,
 )
-from tenants.prices.selectors import model_id_of
 
 LATEST_START = timedelta(days=366)
 BACKDATE_S = 60  # clocks differ; further back, requests were priced already

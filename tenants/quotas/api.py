@@ -9,9 +9,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from console.accounts.selectors import Permission, actor_of, require
+from console.accounts.selectors import Caller, Permission, actor_of, require
 from console.errors import InvalidInput
-from console.models import User
 from console.rest.fields import (
     InstantField,
     OutSerializer,
@@ -176,7 +175,7 @@ class Limits(Endpoint):
         return Response(status=204)
 
 
-def _require(user: User, scope: str, tenant_id: int) -> None:
+def _require(user: Caller, scope: str, tenant_id: int) -> None:
     if scope in OWN_SCOPES:
         require(user, Permission.TENANT_MANAGE_LIMITS, tenant_id)
     else:

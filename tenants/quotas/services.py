@@ -10,9 +10,9 @@ from console.audit.services import record
 from console.errors import InvalidInput, NotFound
 from console.validation import save_valid
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
+from tenants.directory.selectors import model_id_of
 from tenants.directory.services import push
 from tenants.models import ApiKey, Limit, Tenant
-from tenants.prices.selectors import model_id_of
 from tenants.quotas.rules import MAX_AMOUNT, SCOPE_SUBJECT, window_fits
 
 MAX_LIMITS = 2000  # of one tenant: its gateways hold them all, and a request reads its own few
