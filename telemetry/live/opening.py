@@ -44,8 +44,10 @@ SLICE_COLUMNS = (
     Column("requests_per_s", "Requests", "rate", "/s", f"Requests that ended, mean {LAST_60_S}"),
     Column("input_tok_per_s", "Input", "tok", "tok/s", f"Their input tokens, mean {LAST_60_S}"),
     Column("output_tok_per_s", "Output", "tok", "tok/s", f"Their output tokens, mean {LAST_60_S}"),
-    Column("ttft_p50_ms", "TTFT p50", "ms", "ms", f"Accept to first token, requests {LAST_60_S}"),
-    Column("ttft_p95_ms", "p95", "ms", "ms", f"Accept to first token, requests {LAST_60_S}"),
+    Column(
+        "ttft_p50_ms", "TTFT p50", "ms", "ms", f"Accept to first token, first tokens {LAST_60_S}"
+    ),
+    Column("ttft_p95_ms", "p95", "ms", "ms", f"Accept to first token, first tokens {LAST_60_S}"),
     Column("ttft_p99_ms", "p99", "ms", "ms", "Unknown below 30 samples"),
     Column("failed", "Failed", "int", "", f"Requests that failed, {LAST_60_S}"),
     Column("refused", "Refused", "int", "", f"Requests refused before a replica, {LAST_60_S}"),
@@ -54,7 +56,9 @@ SLICE_COLUMNS = (
 TENANT_COLUMNS = (
     Column("tenant", "Tenant"),
     Column("requests_per_s", "Requests", "rate", "/s", f"Requests that ended, mean {LAST_60_S}"),
-    Column("ttft_p95_ms", "TTFT p95", "ms", "ms", f"Accept to first token, requests {LAST_60_S}"),
+    Column(
+        "ttft_p95_ms", "TTFT p95", "ms", "ms", f"Accept to first token, first tokens {LAST_60_S}"
+    ),
     Column("refused", "Refused", "int", "", f"Requests refused before a replica, {LAST_60_S}"),
     Column("spend_usd", "Spend", "usd", "USD", "Settled in the running minute and the 14 before"),
 )

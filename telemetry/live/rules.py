@@ -7,16 +7,17 @@ tenant, or one row `total`):
 |---|---|
 | requests_per_s | requests that ended in the last 60 s, failed and cancelled ones too, over 60 s |
 | input_tok_per_s, output_tok_per_s | their tokens over 60 s |
-| ttft_p50_ms, ttft_p95_ms, ttft_p99_ms | accept to first output token at the gateway, over
-  requests of all gateways that ended in the last 60 s: quantiles of the merged sketches, within
-  1 %; null without samples, p99 null below 30 |
+| ttft_p50_ms, ttft_p95_ms, ttft_p99_ms | accept to first output token at the gateway, over first
+  tokens that all gateways sent in the last 60 s: quantiles of the merged sketches, within 1 %; null
+  without samples, p99 null below 30 |
 | ttft_count | samples behind them |
 | failed, refused | requests that failed; requests refused before a replica; last 60 s |
 | spend_usd | settled spend of requests ended since `spend_since`: the running minute and the
   fourteen before it; exact decimal text |
 | spend_minutes_nanousd | the same by minute, oldest first (grouped rows only) |
 
-A request counts in the second in which its gateway reports it, at most one second after its end.
+A first token counts when it is sent, everything else when the request ends; both in the second in
+which the gateway reports them, at most one second later.
 
 Figures of `pool` (rows: replicas): as last scraped, `age` seconds ago when that is over three
 periods. kv_usage_ratio is used over total KV blocks as the engine reports it; *_tok_per_s are rises

@@ -11,8 +11,7 @@ from django.conf import settings
 from django.contrib.auth import get_user
 from redis.exceptions import RedisError
 
-from console.accounts.selectors import Permission, can, visible_tenant_ids
-from console.models import User
+from console.accounts.selectors import Caller, Permission, can, visible_tenant_ids
 from console.web.store import store
 from routing.contracts.live import (
     POOL,
@@ -45,13 +44,12 @@ def access_of_session(session_key: str | None) -> Access | None:
     if not session_key:
         return None
     session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
-    user = get_user(cast(Any, SimpleNamespace(session=session)))
-    return access_of(user) if isinstance(user, User) else None
+    return access_of(cast(Caller, get_user(cast(Any, SimpleNamespace(session=session)))))
 
 
-def access_of(user: User) -> Access | None:
-    """What a person may see; None when the account is suspended."""
-    if not user.is_active:
+def access_of(user: Caller) -> Access | None:
+    """What a person may see; None when nobody is signed in or the account is suspended."""
+    if user is None or user.pk is None or not user.is_active:
         return None
     tenant_ids = visible_tenant_ids(user)
     tenants = None

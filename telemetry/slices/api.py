@@ -8,9 +8,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from console.accounts.selectors import Permission, require, visible_tenant_ids
+from console.accounts.selectors import Caller, Permission, require, visible_tenant_ids
 from console.errors import InvalidInput
-from console.models import User
 from console.rest.fields import InstantField, OutSerializer, StrictSerializer, UsdField
 from console.rest.schema import endpoint
 from console.rest.views import Endpoint, shown
@@ -92,7 +91,7 @@ class SeriesView(Endpoint):
         return shown(SeriesSerializer, _Series(step_s, found))
 
 
-def _filter(user: User, tenant: str, model: str, pool: str) -> SliceFilter:
+def _filter(user: Caller, tenant: str, model: str, pool: str) -> SliceFilter:
     tenant_ids = visible_tenant_ids(user)
     if pool:
         require(user, Permission.VIEW_ALL)

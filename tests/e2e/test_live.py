@@ -80,7 +80,7 @@ def test_the_three_charts_move_and_say_what_they_show(live: Page) -> None:
         until(lambda chart=chart: pixels(live, chart) != before[chart], f"change of {chart}")
     for label in ("Time to first token over", "Spend by tenant over", "KV occupancy by replica"):
         expect(live.get_by_role("img", name=re.compile(label))).to_be_visible()
-    expect(live.get_by_text("accept to first token, requests of the last 60 s")).to_be_visible()
+    expect(live.get_by_text("accept to first token, first tokens of the last 60 s")).to_be_visible()
     expect(live.get_by_text(re.compile("Updated . s ago")).first).to_be_visible()
 
 
