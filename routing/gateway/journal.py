@@ -2,7 +2,8 @@
 
 The records of one turn of the event loop are written together at its end: a `write()` into the page
 cache takes microseconds, far less than waking a thread and being woken by it. A disk that was slow
-or full once loses that trust for `DISTRUST_S`; meanwhile a thread writes and the loop never waits.
+or full loses that trust for a while; meanwhile a thread writes and the loop never waits. While the
+thread is busy, records gather into its next batch: it is woken once a write, not once a turn.
 Another thread runs `fdatasync`. `append` never raises for a bad disk: it gives a sequence number,
 `written` tells how far `write()` has returned. A full or hung disk shows as `is_behind`. A file is
 removed, oldest first, when every id in it is acknowledged.
@@ -41,7 +42,9 @@ SYNC_EVERY_S: Final = 0.2  # what a power loss may take
 SYNC_EVERY_BYTES: Final = 256 * 1024
 BEHIND_AFTER_S: Final = 0.05  # an open record may delay its request by this, not longer
 SLOW_WRITE_S: Final = 0.01  # a write in the loop that took this long was the last for a while
-DISTRUST_S: Final = 10.0
+DISTRUST_FIRST_S: Final = 0.5  # one slow write may have been a preempted process
+DISTRUST_MAX_S: Final = 10.0  # doubled up to here while the first write after it is slow again
+TRUST_EARNED_S: Final = 1.0  # without a slow write for so long, the doubling starts over
 MAX_UNWRITTEN_BYTES: Final = 8 * 1024 * 1024  # queue for a hung disk: about 10,000 requests
 RETRY_S: Final = 0.2  # between tries on a full disk
 LOCK_WAIT_S: Final = 10.0  # a starting sibling holds our directory for milliseconds
@@ -75,8 +78,10 @@ class Journal:
         self._monotonic_s = monotonic_s
         self._loop = asyncio.get_running_loop()
         self._batch: list[bytes] = []
-        self._batch_bytes = 0
-        self._handed: deque[tuple[int, int, float]] = deque()  # last sequence, bytes, since
+        self._batch_since_s = 0.0
+        self._is_handed = False  # a batch is on its way to the file
+        self._handed_bytes = 0
+        self._handed_since_s = 0.0
         self._queue: SimpleQueue[tuple[int, int, bytes] | None] = SimpleQueue()
         self._stop = threading.Event()
         self._dirty = threading.Event()
@@ -93,6 +98,7 @@ class Journal:
         self._unacked: Counter[int] = Counter()
         self._unwritten_bytes = 0
         self._trusted_from_s = 0.0
+        self._distrust_s = DISTRUST_FIRST_S
         self._appended = 0
         self.written = 0
         self.dropped = 0
@@ -102,9 +108,9 @@ class Journal:
     @property
     def is_behind(self) -> bool:
         """True while a record has waited longer than a request may wait for it."""
-        if self.dropped and self._handed:
-            return True
-        return bool(self._handed) and self._monotonic_s() - self._handed[0][2] > BEHIND_AFTER_S
+        if not self._is_handed:
+            return False
+        return self.dropped > 0 or self._monotonic_s() - self._handed_since_s > BEHIND_AFTER_S
 
     # -- start
 
@@ -198,9 +204,9 @@ class Journal:
             self.dropped += 1
             return None
         if not self._batch:
+            self._batch_since_s = self._monotonic_s()
             self._loop.call_soon(self._hand_over)
         self._batch.append(raw)
-        self._batch_bytes += len(raw)
         self._unwritten_bytes += len(raw)
         self._appended += 1
         return self._appended
@@ -217,38 +223,57 @@ class Journal:
             self._remove_acked()
 
     def _hand_over(self) -> None:
-        """Write the turn's records, or give them to the writer; the next may go to a new file."""
-        raw, size, now_s = b"".join(self._batch), self._batch_bytes, self._monotonic_s()
-        self._batch, self._batch_bytes = [], 0
-        is_idle = not self._handed and self._fd_number == self._number
-        self._handed.append((self._appended, size, now_s))
-        rest = self._write_now(raw, now_s) if is_idle else raw
+        """Write the turn's records or give them to the writer; while it is busy they gather."""
+        if self._is_handed or not self._batch:
+            return
+        raw, sequence, number = self._take_batch()
+        is_trusted = self._fd_number == number and self._monotonic_s() >= self._trusted_from_s
+        rest = self._write_now(raw) if is_trusted else raw
+        self._turn_file()
         if rest:
-            self._queue.put((self._appended, self._number, rest))
+            self._queue.put((sequence, number, rest))
         else:
-            self._wrote(self._appended)
-        self._file_bytes += size
+            self._wrote(sequence)
+
+    def _take_batch(self) -> tuple[bytes, int, int]:
+        """The records that wait, their last sequence number and their file."""
+        raw = self._batch[0] if len(self._batch) == 1 else b"".join(self._batch)
+        self._batch = []
+        self._is_handed = True
+        self._handed_bytes += len(raw)
+        self._handed_since_s = self._batch_since_s
+        self._file_bytes += len(raw)
+        return raw, self._appended, self._number
+
+    def _turn_file(self) -> None:
+        """The next record may go to a new file; before anyone can claim it for the old one."""
+        now_s = self._handed_since_s
         if self._file_bytes >= FILE_MAX_BYTES or now_s - self._file_since_s >= FILE_MAX_S:
             self._number += 1
             self._files.append(self._number)
             self._file_bytes = 0
             self._file_since_s = now_s
 
-    def _write_now(self, raw: bytes, now_s: float) -> bytes:
-        """Write in the loop while the disk is trusted; what the writer has to do instead.
+    def _write_now(self, raw: bytes) -> bytes:
+        """Write in the loop, trusting the disk; what the writer has to do instead.
 
         Only called while the writer has nothing to do, so the descriptor is ours for the moment.
         """
-        if now_s < self._trusted_from_s:
-            return raw
+        began_s = self._monotonic_s()
         try:
             done = os.write(self._fd, raw)
         except OSError:
             done = 0  # the writer tries again, patiently, and says what is wrong
-        if done < len(raw) or self._monotonic_s() - now_s > SLOW_WRITE_S:
-            self._trusted_from_s = now_s + DISTRUST_S
+        if done < len(raw) or self._monotonic_s() - began_s > SLOW_WRITE_S:
+            self._distrust(began_s)
         self._note_unsynced(done)
         return raw[done:]
+
+    def _distrust(self, now_s: float) -> None:
+        if now_s - self._trusted_from_s > TRUST_EARNED_S:
+            self._distrust_s = DISTRUST_FIRST_S
+        self._trusted_from_s = now_s + self._distrust_s
+        self._distrust_s = min(2 * self._distrust_s, DISTRUST_MAX_S)
 
     def _note_unsynced(self, size: int) -> None:
         self._unsynced_bytes += size
@@ -257,10 +282,15 @@ class Journal:
 
     def _wrote(self, sequence: int) -> None:
         self.written = sequence
-        while self._handed and self._handed[0][0] <= sequence:
-            self._unwritten_bytes -= self._handed.popleft()[1]
+        self._unwritten_bytes -= self._handed_bytes
+        self._handed_bytes = 0
+        self._is_handed = False
         if self.on_written is not None:
             self.on_written()
+
+    def _writer_wrote(self, sequence: int) -> None:
+        self._wrote(sequence)
+        self._hand_over()  # what gathered meanwhile
 
     def _remove_acked(self) -> None:
         while self._files[0] != self._number and self._unacked[self._files[0]] <= 0:
@@ -282,7 +312,7 @@ class Journal:
                 return
             self._note_unsynced(len(raw))
             try:
-                self._loop.call_soon_threadsafe(self._wrote, sequence)
+                self._loop.call_soon_threadsafe(self._writer_wrote, sequence)
             except RuntimeError:
                 return  # the loop is closed: nobody waits any more
 
@@ -327,7 +357,8 @@ class Journal:
     def close(self) -> None:
         """Write what is queued, sync, give the directory up; a hung disk delays it by `JOIN_S`."""
         if self._batch:
-            self._hand_over()
+            raw, sequence, number = self._take_batch()
+            self._queue.put((sequence, number, raw))
         self._queue.put(None)
         if self._threads:
             self._threads[0].join(JOIN_S)

@@ -214,6 +214,63 @@ async def test_slow_disk_is_left_to_a_thread_and_the_loop_goes_on(
     assert set(left) == {"a", "b", "c"}
 
 
+async def test_records_gather_while_the_writer_is_busy_and_the_loop_takes_over_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    journal, _ = opened(tmp_path)
+    real, release, writers = os.write, threading.Event(), []
+
+    def write(fd: int, raw: bytes) -> int:
+        if fd == journal._fd:
+            writers.append(threading.current_thread().name)
+            if len(writers) == 1:
+                threading.Event().wait(2 * journal_module.SLOW_WRITE_S)
+            elif len(writers) == 2:
+                release.wait(10)
+        return real(fd, raw)
+
+    monkeypatch.setattr(os, "write", write)
+    await written(journal, journal.append(OPEN, open_record("slow")))
+    journal.claim()
+    for name in "abcd":
+        sequence = journal.append(OPEN, open_record(name))
+        journal.claim()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert journal.written == 1
+    release.set()
+    await written(journal, sequence)
+    assert writers == ["MainThread", "journal-_write_loop", "journal-_write_loop"]
+    journal._trusted_from_s = 0.0
+    await written(journal, journal.append(OPEN, open_record("e")))
+    journal.claim()
+    assert writers[3:] == ["MainThread"]
+    journal.close()
+    again, left = opened(tmp_path)
+    again.close()
+    assert set(left) == {"slow", *"abcde"}
+
+
+async def test_record_made_when_a_write_is_told_is_claimed_for_the_file_it_lies_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(journal_module, "FILE_MAX_BYTES", 10)
+    journal, _ = opened(tmp_path)
+    claims: list[int] = []
+
+    def on_written() -> None:
+        if len(claims) == 1:
+            journal.append(OPEN, open_record("b"))
+            claims.append(journal.claim())
+
+    journal.on_written = on_written
+    journal.append(OPEN, open_record("a"))
+    claims.append(journal.claim())
+    await written(journal, 2)
+    assert claims == [1, 2]
+    journal.close()
+
+
 async def test_full_disk_at_a_new_file_is_waited_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
