@@ -5,7 +5,7 @@ import re
 NANOUSD_PER_USD = 1_000_000_000
 _DECIMALS = 9
 _CENTS = 2
-_TEXT = re.compile(r"(\d{1,10})(?:\.(\d{1,9}))?")
+_TEXT = re.compile(r"([0-9]{1,10})(?:\.([0-9]{1,9}))?")
 
 
 def usd_text(nanousd: int) -> str:

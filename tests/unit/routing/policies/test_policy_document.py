@@ -1,0 +1,219 @@
+"""Policy documents: defaults, findings, digests."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from routing.policies.rules.document import digest_of, to_plain
+from routing.policies.rules.schema import MAX_FINDINGS, Level
+from routing.policies.rules.validate import Checked, Surroundings, check
+
+AROUND = Surroundings(
+    models=frozenset({"llama-8b", "llama-70b", "unpriced"}),
+    pools={"eu-a-8b": "llama-8b", "eu-b-8b": "llama-8b", "eu-a-70b": "llama-70b"},
+    priced=frozenset({"llama-8b", "llama-70b"}),
+)
+SMALLEST: dict[str, Any] = {
+    "name": "main",
+    "models": {"llama-8b": {"targets": [{"pool": "eu-a-8b"}]}},
+}
+FULL: dict[str, Any] = {
+    "schema_version": 1,
+    "name": "main",
+    "note": "Own GPUs first.",
+    "models": {
+        "llama-8b": {
+            "aliases": ["chat", "gpt-4o"],
+            "targets": [
+                {"pool": "eu-a-8b", "order": 1, "weight": 2},
+                {"pool": "eu-b-8b", "order": 2, "note": "spill"},
+            ],
+            "context_tokens": 8192,
+        }
+    },
+    "classes": {
+        "interactive": {
+            "deadlines": {"first_token_s": 5, "between_tokens_s": 5, "total_s": 300},
+            "caps": {"output_tokens": 4096},
+        }
+    },
+    "admission": {
+        "default_class": "standard",
+        "caps": {"output_tokens": 8192, "choices": 4},
+        "estimate": {"bytes_per_token": 2.5},
+    },
+    "routing": {"stale_after_s": 3},
+    "failures": {
+        "attempts": 2,
+        "retry_budget": {"per_success": 0.1, "burst": 10},
+        "resend_before_output": False,
+    },
+    "outage": {"store_away": "degraded", "share_ratio": 0.8, "max_s": 300},
+}
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    """The full document with one value set; `...` removes it."""
+    document = copy.deepcopy(FULL)
+    *parents, last = path.split("/")
+    place: Any = document
+    for name in parents:
+        place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return document
+
+
+def refusals(document: object) -> dict[str, tuple[str, str]]:
+    checked = check(document, AROUND)
+    return {f.path: (f.rule, f.fix) for f in checked.findings if f.level is Level.REFUSE}
+
+
+def accepted(document: object) -> Checked:
+    checked = check(document, AROUND)
+    assert not checked.findings
+    assert checked.document is not None
+    return checked
+
+
+def test_smallest_policy_has_all_defaults():
+    document = accepted(SMALLEST).document
+    assert document.models["llama-8b"].targets[0].weight == 1.0
+    assert document.admission.caps.output_tokens == 4096
+    assert document.classes.interactive.deadlines.first_token_s == 5.0
+    assert document.classes.batch.deadlines.first_token_s == 600.0
+    assert document.outage.store_away == "degraded"
+
+
+def test_a_document_with_its_defaults_is_the_same_policy():
+    document = accepted(SMALLEST).document
+    again = accepted(json.loads(json.dumps(to_plain(document)))).document
+    assert again == document
+    assert digest_of(again) == digest_of(document)
+
+
+def test_notes_change_no_digest_and_are_kept():
+    full, bare = accepted(FULL).document, accepted(changed("note", ...)).document
+    assert digest_of(full) == digest_of(bare)
+    assert to_plain(full)["note"] == "Own GPUs first."
+    assert to_plain(full)["models"]["llama-8b"]["targets"][1]["note"] == "spill"
+
+
+def test_spelling_of_a_number_changes_no_digest():
+    document = accepted(changed("outage/max_s", 300.0)).document
+    assert digest_of(document) == digest_of(accepted(FULL).document)
+
+
+CHANGES = [
+    ("models/llama-8b/aliases", ["chat"]),
+    ("models/llama-8b/targets/0/weight", 3),
+    ("models/llama-8b/targets/0/order", 2),
+    ("models/llama-8b/context_tokens", 4096),
+    ("classes/interactive/deadlines/first_token_s", 6),
+    ("classes/interactive/caps/output_tokens", 1),
+    ("classes/batch", {"deadlines": {"total_s": 3600}}),
+    ("admission/default_class", "batch"),
+    ("admission/caps/output_tokens", 1),
+    ("admission/caps/choices", 1),
+    ("admission/estimate/bytes_per_token", 3),
+    ("routing/stale_after_s", 4),
+    ("failures/attempts", 3),
+    ("failures/retry_budget/per_success", 0.2),
+    ("failures/retry_budget/burst", 1),
+    ("failures/resend_before_output", True),
+    ("outage/store_away", "closed"),
+    ("outage/share_ratio", 0.5),
+    ("outage/max_s", 5),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), CHANGES)
+def test_each_value_that_gateways_honour_changes_the_digest(path, value):
+    changed_digest = digest_of(accepted(changed(path, value)).document)
+    assert changed_digest != digest_of(accepted(FULL).document)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "at", "rule", "fix"),
+    [
+        ("failures/num_retries", 2, "failures.num_retries", "unknown", "`attempts` = retries + 1"),
+        ("failures/attemps", 2, "failures.attemps", "unknown", "Did you mean attempts?"),
+        ("stale_after_s", 3, "stale_after_s", "misplaced", "Move it."),
+        ("outage/max_s", 1000, "outage.max_s", "range", "Use 5-900."),
+        ("outage/max_s", "300", "outage.max_s", "type", "Use a number."),
+        ("outage/max_s", True, "outage.max_s", "type", "Use a number."),
+        ("outage/store_away", "open", "outage.store_away", "choice", "degraded, closed"),
+        ("failures/attempts", 1.5, "failures.attempts", "type", "whole"),
+        ("failures/resend_before_output", "no", "failures.resend_before_output", "type", "true"),
+        ("classes/batch", [], "classes.batch", "type", "Use a map."),
+        ("classes/bulk", {}, "classes.bulk", "unknown", "Remove it."),
+        ("hooks", [], "hooks", "unknown", "Remove it."),
+        ("models", {}, "models", "count", "Use 1 to"),
+        ("models", ..., "models", "required", "Say it."),
+        ("models/llama-8b/aliases", ["a b"], "models.llama-8b.aliases[0]", "name", "Letters"),
+        ("models/llama-8b/aliases", ["llama-8b"], "models.llama-8b.aliases[0]", "alias", "Rename"),
+        ("models/llama-8b/aliases", ["x", "x"], "models.llama-8b.aliases[1]", "alias", "Rename"),
+        ("models/llama-8b/targets", [], "models.llama-8b.targets", "count", "Name a pool."),
+        (
+            "models/llama-8b/targets/0/pool",
+            "eu-a-70b",
+            "models.llama-8b.targets[0]",
+            "pool",
+            "Choose another.",
+        ),
+        ("models/llama-8b/targets/0/pool", "gone", "models.llama-8b.targets[0]", "pool", "Name a"),
+        (
+            "models/llama-8b/targets/1/pool",
+            "eu-a-8b",
+            "models.llama-8b.targets[1]",
+            "pool",
+            "Drop one.",
+        ),
+        ("models/unpriced", {"targets": []}, "models.unpriced", "price", "0 must be said"),
+        ("models/unknown", {"targets": []}, "models.unknown", "model", "Add the model first."),
+        ("note", 3, "note", "type", "Use text."),
+        ("schema_version", 2, "schema_version", "range", "Use 1-1."),
+    ],
+)
+def test_findings_name_the_path_the_rule_and_the_fix(path, value, at, rule, fix):
+    found = refusals(changed(path, value))
+    assert at in found
+    assert found[at][0] == rule
+    assert fix in found[at][1]
+
+
+def test_all_findings_come_at_once():
+    document = changed("failures/num_retries", 2)
+    document["outage"] = {"max_s": 1}
+    document["nonsense"] = {}
+    document["classes"]["batch"] = 3
+    assert set(refusals(document)) == {
+        "failures.num_retries",
+        "outage.max_s",
+        "nonsense",
+        "classes.batch",
+    }
+
+
+@pytest.mark.parametrize("document", [None, [], "main", 3, {}, {"models": None}])
+def test_what_is_no_document_is_refused(document):
+    checked = check(document, AROUND)
+    assert checked.document is None
+    assert checked.is_refused
+
+
+def test_findings_are_bounded():
+    document = changed("note", "x")
+    document.update({f"key-{number}": 1 for number in range(1000)})
+    assert len(check(document, AROUND).findings) == MAX_FINDINGS
+
+
+def test_a_drained_model_is_a_warning():
+    document = changed("models/llama-8b/targets", [{"pool": "eu-a-8b", "weight": 0}])
+    checked = check(document, AROUND)
+    assert [finding.rule for finding in checked.findings] == ["drained"]
+    assert not checked.is_refused
