@@ -14,8 +14,10 @@ _STREAM = (
     b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 )
 _CHUNKED = b"transfer-encoding: chunked\r\n"
-_TOKENS = (Dimension.INPUT_TOKENS, Dimension.OUTPUT_TOKENS)
+_MINUTE_MS = 60_000
 _NANO = 1_000_000_000
+
+LimitName = tuple[LimitScope, Dimension, str]
 
 
 def identity_headers(exchange: Exchange) -> bytes:
@@ -31,40 +33,68 @@ def rate_headers(exchange: Exchange, now_ms: int) -> bytes:
     hold = exchange.hold
     if hold is None or not hold.remaining:
         return b""
-    zone = exchange.tenant.timezone
+    requests: tuple[int, LimitName] | None = None
+    tokens: tuple[int, LimitName] | None = None
+    for name, left in hold.remaining.items():
+        dimension = name[1]
+        if dimension is Dimension.REQUESTS:
+            if requests is None or left < requests[0]:
+                requests = left, name
+        elif (dimension is Dimension.INPUT_TOKENS or dimension is Dimension.OUTPUT_TOKENS) and (
+            tokens is None or left < tokens[0]
+        ):
+            tokens = left, name
     lines = b""
-    for suffix, wanted in ((b"requests", (Dimension.REQUESTS,)), (b"tokens", _TOKENS)):
-        tightest = min(
-            (
-                (left, name)
-                for name, left in hold.remaining.items()
-                if name[1] in wanted and name[2] != WindowKind.NOW
-            ),
-            default=None,
-        )
-        if tightest is None:
-            continue
-        left, (scope, dimension, window) = tightest
-        limit = _amount(exchange, scope, dimension, window)
-        _, end_ms, _ = window_edges(WindowKind(window), zone, now_ms)
-        reset_s = max(0, end_ms - now_ms) / 1000
-        lines += b"x-ratelimit-limit-%b: %d\r\n" % (suffix, limit)
-        lines += b"x-ratelimit-remaining-%b: %d\r\n" % (suffix, max(0, left))
-        lines += b"x-ratelimit-reset-%b: %.3fs\r\n" % (suffix, reset_s)
+    if requests is not None:
+        lines = _rate_lines(b"requests", exchange, requests, now_ms)
+    if tokens is not None:
+        lines += _rate_lines(b"tokens", exchange, tokens, now_ms)
     return lines
+
+
+def _rate_lines(
+    suffix: bytes, exchange: Exchange, tightest: tuple[int, LimitName], now_ms: int
+) -> bytes:
+    left, name = tightest
+    if name[2] == WindowKind.MINUTE:
+        reset_ms = _MINUTE_MS - now_ms % _MINUTE_MS
+    else:
+        edges = window_edges(WindowKind(name[2]), exchange.tenant.timezone, now_ms)
+        reset_ms = max(0, edges[1] - now_ms)
+    return (
+        b"x-ratelimit-limit-%b: %d\r\n"
+        b"x-ratelimit-remaining-%b: %d\r\n"
+        b"x-ratelimit-reset-%b: %d.%03ds\r\n"
+    ) % (
+        suffix,
+        _amount(exchange, *name),
+        suffix,
+        max(0, left),
+        suffix,
+        *divmod(reset_ms, 1000),
+    )
 
 
 def _amount(exchange: Exchange, scope: LimitScope, dimension: Dimension, window: str) -> int:
     """The limit that the remaining amount belongs to."""
-    subjects = ("", exchange.key.id, exchange.model_name, exchange.class_name)
-    named = (scope, dimension, window)
-    return min(
-        (
-            limit.amount
-            for limit in exchange.tenant.limits
-            if (limit.scope, limit.dimension, limit.window) == named and limit.subject in subjects
-        ),
-        default=0,
+    least = 0
+    for limit in exchange.tenant.limits:
+        if (
+            limit.dimension is dimension
+            and limit.scope is scope
+            and limit.window == window
+            and _applies(exchange, limit.subject)
+            and (not least or limit.amount < least)
+        ):
+            least = limit.amount
+    return least
+
+
+def _applies(exchange: Exchange, subject: str) -> bool:
+    return not subject or subject in (
+        exchange.key.id,
+        exchange.model_name,
+        exchange.class_name,
     )
 
 

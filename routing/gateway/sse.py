@@ -104,9 +104,11 @@ class SseScanner:
         """Bytes to pass on now. After a fault nothing more is."""
         if self.fault is not None:
             return b""
-        if self.tokens and not self._partial and self._is_plain(data):
-            self.tokens += data.count(b"\n\n")
-            return data
+        if self.tokens and not self._partial and data.startswith(b"data:"):
+            events = _whole_events(data)
+            if events and _is_ordinary(data):
+                self.tokens += events
+                return data
         return self._split(data)
 
     def close(self) -> bytes:
@@ -119,23 +121,6 @@ class SseScanner:
             out = b"".join(self._held) + out
             self._held = []
         return out
-
-    @staticmethod
-    def _is_plain(data: bytes) -> bool:
-        """Whether this is whole, one-line content events only: nothing to look into."""
-        if not data.startswith(b"data:") or not data.endswith(b"\n\n"):
-            return False
-        events = data.count(b"\n\n")
-        return (
-            data.count(b"\n") == 2 * events
-            and (events == 1 or data.count(b"\n\ndata:") == events - 1)
-            and b"\r" not in data
-            and b'"error"' not in data
-            and _DONE not in data
-            and b'"finish_reason":"' not in data
-            and b'"finish_reason": "' not in data
-            and (b'"usage"' not in data or _usage_is_null(data))
-        )
 
     def _split(self, data: bytes) -> bytes:
         partial = self._partial
@@ -174,6 +159,9 @@ class SseScanner:
             self.has_done = True
             self.others += 1
             return self._release(raw)
+        if self.tokens and not is_error and _is_ordinary(payload):
+            self.tokens += 1
+            return raw
         return self._content(raw, payload, is_error=is_error)
 
     def _content(self, raw: bytes, payload: bytes, *, is_error: bool) -> bytes:
@@ -212,8 +200,32 @@ class SseScanner:
         return b"".join(held)
 
 
+def _whole_events(data: bytes) -> int:
+    """How many events data that begins with `data:` is; 0 unless each is whole and one line."""
+    if not data.endswith(b"\n\n") or b"\r" in data:
+        return 0
+    if data.find(b"\n") == len(data) - 2:
+        return 1
+    events = data.count(b"\n\n")
+    is_plain = data.count(b"\n") == 2 * events and data.count(b"\n\ndata:") == events - 1
+    return events if is_plain else 0
+
+
+def _is_ordinary(data: bytes) -> bool:
+    """Whether no event in it needs a look inside: no error, end, finish or usage."""
+    return (
+        b'"error"' not in data
+        and b'"finish_reason":"' not in data
+        and b'"finish_reason": "' not in data
+        and _DONE not in data
+        and (b'"usage"' not in data or _usage_is_null(data))
+    )
+
+
 def _payload_of(raw: bytes) -> tuple[bytes | None, bool]:
     """(joined `data` lines or None, whether the event is named `error`)."""
+    if raw.startswith(b"data:") and raw.find(b"\n") == len(raw) - 2 and b"\r" not in raw:
+        return raw[5:].strip(), False
     data: list[bytes] = []
     is_error = False
     for line in _LINE.split(raw):

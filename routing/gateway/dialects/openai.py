@@ -18,16 +18,17 @@ MAX_MESSAGES = 10_000  # a long agent session has hundreds
 MAX_PROMPTS = 128
 MAX_CHOICES_STATED = 1_000  # sanity bound on `n`; the policy's own bound comes later
 MAX_MODEL_BYTES = 256
-REFUSED_FIELDS = ("fallbacks", "api_base", "base_url", "endpoint")
+REFUSED_FIELDS = frozenset(("fallbacks", "api_base", "base_url", "endpoint"))
 # Members whose bytes the engine turns into prompt tokens.
-_PROMPT_FIELDS = (
+_PROMPT_FIELDS = frozenset((
     "messages", "prompt", "suffix", "tools", "functions", "documents", "response_format",
     "chat_template", "chat_template_kwargs", "guided_json", "guided_grammar",
-)  # fmt: skip
+))  # fmt: skip
 _KEY = re.compile(rb'[ \t\r\n]*"((?:[^"\\]|\\.)*)"[ \t\r\n]*:[ \t\r\n]*')
 _NEXT = re.compile(rb"[ \t\r\n]*([,}])")
 _START = re.compile(rb"[ \t\r\n]*\{")
 _PICTURE = re.compile(rb'"url"[ \t\r\n]*:[ \t\r\n]*"(data:[^"]*)?')
+_SPACE = 0x20  # JSON white space is this or below
 _INT = re.compile(rb"-?[0-9]{1,15}\Z")
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -79,9 +80,9 @@ def _read(body: bytes, *, is_chat: bool) -> Call:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise BadBodyError(_why(error)) from None
     check_json(body)
-    for name in REFUSED_FIELDS:
-        if name in fields:
-            _bad(f"The field {name!r} is not accepted.", name)
+    if not REFUSED_FIELDS.isdisjoint(fields):
+        name = min(REFUSED_FIELDS.intersection(fields))
+        _bad(f"The field {name!r} is not accepted.", name)
     call = Call()
     call.body = body
     call.spans, call.end = _locate(body, fields)
@@ -99,25 +100,27 @@ def _read(body: bytes, *, is_chat: bool) -> Call:
     else:
         prompts, ids = _read_prompt(fields)
         call.prompt = bytes(fields["prompt"])
-    call.ask = _ask(fields, call.choices * prompts, ids)
+    call.ask = _ask(fields, call.prompt, call.choices * prompts, ids)
     return call
 
 
-def _ask(fields: dict[str, msgspec.Raw], choices: int, ids: int) -> Ask:
-    size = sum(len(fields[name]) for name in _PROMPT_FIELDS if name in fields)
+def _ask(fields: dict[str, msgspec.Raw], prompt: bytes, choices: int, ids: int) -> Ask:
+    size = 0
+    for name, raw in fields.items():
+        if name in _PROMPT_FIELDS:
+            size += len(raw)
     if ids:
         size -= len(fields["prompt"])
     images = 0
-    if "messages" in fields and b"image_url" in (messages := bytes(fields["messages"])):
-        for match in _PICTURE.finditer(messages):
+    if b"image_url" in prompt:
+        for match in _PICTURE.finditer(prompt):
             images += 1
             size -= len(match[1] or b"")
-    bounds = [
-        value
-        for name in ("max_tokens", "max_completion_tokens")
-        if (value := _read_int(fields, name, 0)) is not None
-    ]
-    return Ask(size, images, ids, choices, min(bounds) if bounds else None)
+    bound = _read_int(fields, "max_tokens", 0)
+    newer = _read_int(fields, "max_completion_tokens", 0)
+    if bound is None or (newer is not None and newer < bound):
+        bound = newer
+    return Ask(size, images, ids, choices, bound)
 
 
 def _locate(body: bytes, fields: dict[str, msgspec.Raw]) -> tuple[dict[str, tuple[int, int]], int]:
@@ -130,21 +133,35 @@ def _locate(body: bytes, fields: dict[str, msgspec.Raw]) -> tuple[dict[str, tupl
     start = _START.match(body)
     at = start.end() if start else 0
     for name, raw in fields.items():
-        key = _KEY.match(body, at)
-        if key is None or (key[1] != name.encode() and _text(b'"%b"' % key[1]) != name):
-            _bad("A field occurs twice.", name)
-        begin = key.end()
-        at = begin + len(raw)
-        follows = _NEXT.match(body, at)
-        if follows is None or not body.startswith(bytes(raw), begin):
+        begin = _value_start(body, at, name)
+        value = bytes(raw)
+        at = begin + len(value)
+        if not body.startswith(value, begin):
             _bad(f"The field {name!r} occurs twice.", name)
         spans[name] = (begin, at)
+        if body[at : at + 1] == b",":
+            at += 1
+            continue
+        follows = _NEXT.match(body, at)
+        if follows is None:
+            _bad(f"The field {name!r} occurs twice.", name)
         at = follows.end()
         if follows[1] == b"}":
             break
     if len(spans) != len(fields) or body[at - 1 : at] != b"}":
         _bad("A field occurs twice.", "")
     return spans, at - 1
+
+
+def _value_start(body: bytes, at: int, name: str) -> int:
+    """Where the value of the member at `at` begins; refused unless the member is `name`."""
+    compact = b'"%b":' % name.encode()
+    if body.startswith(compact, at) and body[at + len(compact)] > _SPACE:
+        return at + len(compact)
+    key = _KEY.match(body, at)
+    if key is None or (key[1] != name.encode() and _text(b'"%b"' % key[1]) != name):
+        _bad("A field occurs twice.", name)
+    return key.end()
 
 
 def _bad(message: str, param: str) -> NoReturn:
@@ -169,15 +186,16 @@ def _read_model(fields: dict[str, msgspec.Raw]) -> str:
 
 
 def _read_bool(fields: dict[str, msgspec.Raw], name: str) -> bool:
-    raw = bytes(fields.get(name, b"false"))
+    if name not in fields:
+        return False
+    raw = bytes(fields[name])
     if raw not in (b"true", b"false", b"null"):
         _bad(f"The field {name!r} must be true or false.", name)
     return raw == b"true"
 
 
 def _read_word(fields: dict[str, msgspec.Raw], name: str) -> str:
-    raw = bytes(fields.get(name, b"null"))
-    if raw == b"null":
+    if name not in fields or (raw := bytes(fields[name])) == b"null":
         return ""
     if not raw.startswith(b'"'):
         _bad(f"The field {name!r} must be a string.", name)
@@ -185,8 +203,7 @@ def _read_word(fields: dict[str, msgspec.Raw], name: str) -> str:
 
 
 def _read_int(fields: dict[str, msgspec.Raw], name: str, least: int) -> int | None:
-    raw = bytes(fields.get(name, b"null"))
-    if raw == b"null":
+    if name not in fields or (raw := bytes(fields[name])) == b"null":
         return None
     if _INT.match(raw) is None or (value := int(raw)) < least:
         _bad(f"The field {name!r} must be a whole number of at least {least}.", name)
@@ -196,8 +213,7 @@ def _read_int(fields: dict[str, msgspec.Raw], name: str, least: int) -> int | No
 
 
 def _read_options(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw] | None:
-    raw = bytes(fields.get("stream_options", b"null"))
-    if raw == b"null":
+    if "stream_options" not in fields or (raw := bytes(fields["stream_options"])) == b"null":
         return None
     if not raw.startswith(b"{"):
         _bad("The field 'stream_options' must be an object.", "stream_options")
