@@ -35,6 +35,7 @@ def with_field(text: str) -> bytes:
         with_field('"tools":' + "[" * 200 + "]" * 200),
         with_field('"model":"m"'),
         with_field('"x":1,"x":2'),
+        with_field('"x":{"c":1,"y":2},"x":123456,"y":2'),  # lengths alone would not tell
         with_field('"mod\\u0065l":"other"'),
         with_field('"temperature":NaN'),
         with_field('"temperature":1e400'),

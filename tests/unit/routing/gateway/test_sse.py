@@ -114,6 +114,18 @@ def test_byte_order_mark_goes_and_two_data_lines_stay() -> None:
     assert scanner.tokens == 1
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_of_one_event_belong_together_whatever_ends_them(end: str) -> None:
+    text = json.dumps(delta("hi"))
+    at = text.index('"choices"')
+    split = f"data: {text[:at]}{end}data: {text[at:]}{end}{end}".encode()
+    out, scanner = run(event(delta("a")), split)
+    assert out.endswith(split)
+    assert (scanner.tokens, scanner.fault) == (2, None)
+    named = f'event: error{end}data: {{"message":"no"}}{end}{end}'.encode()
+    assert run(event(delta("a")), named)[1].fault is Fault.ERROR_EVENT
+
+
 def test_an_answer_without_a_token_is_passed_on_at_its_end() -> None:
     events = stream_events([], usage(3, 0))
     out, scanner = run(*events)
