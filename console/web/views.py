@@ -86,6 +86,12 @@ def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpR
     return refusal(request, Forbidden("This request is not allowed."))
 
 
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """A form that was open too long, or came from elsewhere: nothing was done."""
+    message = "This form is no longer valid: nothing was done."
+    return refusal(request, Forbidden(message, hint="Open the page again and repeat it."))
+
+
 def server_error(request: HttpRequest) -> HttpResponse:
     """Handler of failures: names the request id and touches neither database nor store."""
     context = {"request_id": getattr(request, "request_id", "")}

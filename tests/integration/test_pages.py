@@ -409,3 +409,25 @@ def test_readiness_names_the_part_that_is_away(world, monkeypatch):
 
 def _text(html: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", "", html).split())
+
+
+def test_a_form_without_its_token_is_refused_as_a_page(world):
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(world.people["ada"])
+    answer = client.post("/tenants/acme/restore/")
+    assert answer.status_code == 403
+    assert "no longer valid" in answer.text
+    assert Elements(answer.text).found == []
+
+
+def test_a_failing_page_names_its_request_and_asks_nothing_more(world, monkeypatch):
+    client = client_of(world, "ada")
+    client.raise_request_exception = False
+    monkeypatch.setattr("console.pages.system.live_state.gateways", lambda: 1 / 0)
+    with CaptureQueriesContext(connection) as captured:
+        answer = client.get("/system/", headers={"X-Request-ID": "from-the-proxy"})
+    assert answer.status_code == 500
+    assert "from-the-proxy" in answer.text
+    assert answer.headers["X-Request-ID"] == "from-the-proxy"
+    assert answer.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
+    assert len(captured) <= 2  # session and person, before it failed

@@ -1,0 +1,100 @@
+"""Positions of limits in words: what stops first, and when."""
+
+from datetime import UTC, datetime, timedelta
+
+from routing.contracts.enums import Dimension, LimitScope, WindowKind
+from tenants.quotas.selectors import LimitPosition, LimitView
+from tenants.quotas.words import first_to_stop, rows_of
+
+NOON = datetime(2025, 11, 29, 12, tzinfo=UTC)
+MIDNIGHT = NOON.replace(hour=0)
+USD = 10**9
+
+
+def position(
+    dimension: Dimension = Dimension.SPEND_NANOUSD,
+    window: WindowKind = WindowKind.DAY,
+    *,
+    amount: int = 100 * USD,
+    used: int | None = 0,
+    held: int | None = 0,
+    scope: LimitScope = LimitScope.TENANT,
+) -> LimitPosition:
+    is_gauge = window is WindowKind.NOW
+    return LimitPosition(
+        limit=LimitView(
+            id=1,
+            name="x",
+            scope=scope,
+            dimension=dimension,
+            window=window,
+            amount=amount,
+            key_id=7 if scope is LimitScope.KEY else None,
+            model=None,
+            work_class="",
+        ),
+        used=used,
+        held=held,
+        remaining=None if used is None else max(amount - used - (held or 0), 0),
+        window_start=None if is_gauge else MIDNIGHT,
+        window_end=None if is_gauge else MIDNIGHT + timedelta(days=1),
+    )
+
+
+def words(*positions: LimitPosition) -> str:
+    return first_to_stop(rows_of(positions, {7: "abc…"}, NOON), NOON)
+
+
+def test_the_rate_of_the_window_so_far_tells_when_it_ends():
+    # 60 in twelve hours leaves 40: eight more hours
+    assert words(position(used=60 * USD)) == (
+        "First to stop: daily spend, in about 8 h at this window's rate."
+    )
+
+
+def test_what_lasts_until_the_window_ends_does_not_stop():
+    assert words(position(used=40 * USD, held=USD)) == (
+        "Nothing stops at this rate. Fullest: daily spend, 41 %."
+    )
+
+
+def test_nothing_left_is_said_as_now():
+    text = words(position(), position(Dimension.CONCURRENCY, WindowKind.NOW, amount=4, used=4))
+    assert text == "Stopped now: concurrency has nothing left."
+
+
+def test_a_limit_of_zero_is_full_not_empty():
+    [row] = rows_of([position(amount=0)], {}, NOON)
+    assert row.used_ratio == 1.0
+
+
+def test_unknown_positions_are_unknown():
+    unknown = position(used=None, held=None)
+    [row] = rows_of([unknown], {}, NOON)
+    assert (row.used, row.used_ratio, row.remaining) == ("—", None, "—")
+    assert "unknown" in row.label
+    assert words(unknown) == "The position of no limit is known now."
+
+
+def test_own_limits_come_before_keys_and_long_windows_before_short():
+    rows = rows_of(
+        [
+            position(Dimension.REQUESTS, WindowKind.MINUTE, scope=LimitScope.KEY),
+            position(Dimension.CONCURRENCY, WindowKind.NOW),
+            position(Dimension.REQUESTS, WindowKind.MINUTE),
+            position(),
+        ],
+        {7: "abc…"},
+        NOON,
+    )
+    assert [(row.title, row.subject) for row in rows] == [
+        ("Daily spend", "tenant"),
+        ("Requests/min", "tenant"),
+        ("Concurrency", "tenant"),
+        ("Requests/min", "key abc…"),
+    ]
+
+
+def test_the_label_says_what_the_bar_shows():
+    [row] = rows_of([position(used=62_100_000_000, held=8_400_000_000)], {}, NOON)
+    assert row.label == "Daily spend: 62.10 used and 8.40 held of 100.00 USD, 29.50 remaining"
