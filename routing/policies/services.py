@@ -12,7 +12,7 @@ from console.audit.rules import Actor
 from console.audit.services import record
 from console.errors import Conflict, InvalidInput, NotFound
 from console.jobs.services import enqueue
-from routing.contracts.snapshot import encode_snapshot
+from routing.contracts.snapshot import SnapshotError, decode_snapshot, encode_snapshot
 from routing.models import Policy, PolicyVersion, SnapshotRow
 from routing.policies.rules.compile import (
     ModelFacts,
@@ -27,6 +27,7 @@ from routing.policies.selectors import PolicyVersionView, store, version_view
 from routing.store import keys
 from tenants.directory.selectors import tenants_for_snapshot
 from tenants.keys.selectors import keys_for_snapshot
+from tenants.ledger.services import seed_windows
 from tenants.prices.selectors import prices_for_snapshot
 
 BODIES_KEPT = 20  # enough to look back at the last hours; rows themselves stay
@@ -235,12 +236,32 @@ def _offer_newest() -> None:
         row = SnapshotRow.objects.order_by("-number").first()
         if row is None or row.body is None or row.number == offered:
             return
+        _seed_new_limits(bytes(row.body))
         pipe = store().pipeline(transaction=False)
         pipe.set(keys.SNAPSHOT, bytes(row.body))
         pipe.set(keys.SNAPSHOT_NUMBER, row.number)
         pipe.publish(keys.NUDGES, "snapshot")
         pipe.execute()
         offered = row.number
+
+
+def _seed_new_limits(body: bytes) -> None:
+    """Let limits that gateways do not know yet start with what was used before them.
+
+    Compared with the snapshot on offer; without one there is nothing to compare, and the ledger
+    writer fills the counters.
+    """
+    offered = store().get(keys.SNAPSHOT)
+    if not isinstance(offered, bytes):
+        return
+    try:
+        before = decode_snapshot(offered).tenants
+    except SnapshotError:
+        return
+    now_ms = int(timezone.now().timestamp() * 1000)
+    for tenant_id, tenant in decode_snapshot(body).tenants.items():
+        if tenant_id in before and tenant.limits != before[tenant_id].limits:
+            seed_windows(tenant=tenant, now_ms=now_ms)
 
 
 def _number_in_store() -> int | None:

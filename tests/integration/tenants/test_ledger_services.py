@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from console.audit.rules import Actor
+from console.demo.seed import seed_demo
 from console.errors import Conflict, InvalidInput, NotFound
 from console.models import AuditEvent
 from routing.contracts.enums import (
@@ -22,11 +23,14 @@ from routing.contracts.enums import (
 )
 from routing.contracts.ids import day_of, uuid7
 from routing.contracts.snapshot import Limit, TenantEntry
+from routing.policies.services import push_snapshot
 from routing.store import keys
 from tenants.ledger import selectors
 from tenants.ledger.reconcile import reconcile
 from tenants.ledger.services import adjust, drop_old, seed_windows
 from tenants.models import DamagedEntry, UsageAdjustment, UsageRollup, WindowUsage
+from tenants.quotas.selectors import positions
+from tenants.quotas.services import set_limit
 from tests.ledgering import (
     Party,
     ScriptedGateway,
@@ -416,3 +420,24 @@ def _tenant(party: Party, *limits: Limit) -> TenantEntry:
         models=("*",),
         limits=limits,
     )
+
+
+def test_a_limit_set_late_in_its_window_counts_what_was_spent_before(
+    gateway: ScriptedGateway, party: Party
+) -> None:
+    seed_demo({})
+    for spend in (100, 200):
+        gateway.serve(party, spend_nanousd=spend)
+    cycle()
+    set_limit(
+        tenant_id=party.tenant_id,
+        scope=LimitScope.TENANT,
+        dimension=Dimension.SPEND_NANOUSD,
+        window=WindowKind.MONTH,
+        amount=1_000,
+        actor=Actor(user_id=None, label="test"),
+    )
+    assert push_snapshot()
+    cycle()
+    (monthly,) = [p for p in positions(party.tenant_id) if p.limit.window == WindowKind.MONTH]
+    assert (monthly.used, monthly.remaining) == (300, 700)
