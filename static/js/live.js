@@ -51,6 +51,7 @@ function start() {
   drawSpend(figures.spend.since, figures.spend.tenants);
   paintSwatches();
   document.addEventListener("headrace:theme", paintSwatches);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintSwatches);
   for (const table of document.querySelectorAll("table[data-live]")) {
     const live = new LiveTable(table);
     const name = table.dataset.live;
@@ -111,12 +112,17 @@ function drawKv(at, rows) {
   const byId = new Map(rows.map((row) => [row.id, row]));
   kv.push(at, kv.names.map((name) => occupancy(byId.get(name))));
   kv.draw();
-  const fresh = rows.filter((row) => occupancy(row) !== null);
+}
+
+// Replicas with old figures are out of the mean, which says over how many it is.
+function writeKvSummary(oldS) {
+  const rows = tables.get("replicas").rows;
+  if (!rows.length) return;
+  const fresh = oldS === null ? rows.filter((row) => occupancy(row) !== null) : [];
   const mean = fresh.reduce((sum, row) => sum + occupancy(row), 0) / fresh.length;
   const drawn = rows.length > kv.names.length ? `; the chart shows ${kv.names.length}` : "";
-  document.getElementById("kv-summary").textContent = fresh.length
-    ? `now, mean ${mean.toFixed(1)} % over ${fresh.length} of ${rows.length} replicas${drawn}`
-    : `now, 0 of ${rows.length} replicas fresh`;
+  const start = fresh.length ? `now, mean ${mean.toFixed(1)} % over` : "now, fresh:";
+  document.getElementById("kv-summary").textContent = `${start} ${fresh.length} of ${rows.length} replicas${drawn}`;
 }
 
 // Percent; null for a replica whose figures are old or that does not answer.
@@ -182,7 +188,11 @@ function everySecond() {
   const late = reportedAt !== null && nowS() - reportedAt > REPORTS_LATE_S;
   document.getElementById("live-reported").textContent = late && !isStale
     ? `◌ gateways reported ${ageWords(nowS() - reportedAt)} ago` : "";
-  for (const table of tables.values()) table.settle();
+  for (const table of tables.values()) {
+    table.setOld(isStale && age !== null ? Math.floor(age) : null);
+    table.settle();
+  }
+  if (kv) writeKvSummary(isStale ? age : null);
   if (isStale) for (const chart of [ttft, kv]) chart?.draw(); // time moves on, the line does not
   writeSentences();
 }

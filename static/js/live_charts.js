@@ -159,10 +159,10 @@ export class LineChart {
   }
 }
 
-// A round upper bound: 1, 2, 2.5 or 5 times a power of ten.
+// A round upper bound, at most a quarter above what is needed.
 function topOf(max) {
   const wanted = (max ?? 0) * 1.05;
   if (!(wanted > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(wanted));
-  return [1, 2, 2.5, 5, 10].map((step) => step * power).find((top) => top >= wanted);
+  return [1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].map((step) => step * power).find((top) => top >= wanted);
 }

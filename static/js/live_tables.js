@@ -59,6 +59,7 @@ export class LiveTable {
     this.rows = []; // values by field, in the server's order
     this.nodes = new Map([...this.body.rows].map((row) => [row.dataset.id, row]));
     this.isOrderPending = false;
+    this.oldS = null; // age of the whole state, when it is stale
   }
 
   apply(frame) {
@@ -85,6 +86,13 @@ export class LiveTable {
     if (row.age === age) return;
     row.age = age;
     this.paint(row);
+  }
+
+  // Every row is as old as the state that they came with; null when that is fresh.
+  setOld(seconds) {
+    if (seconds === this.oldS) return;
+    this.oldS = seconds;
+    for (const row of this.rows) this.paint(row);
   }
 
   // Rows neither move nor vanish under the pointer or the focus: that waits until both are away.
@@ -127,8 +135,14 @@ export class LiveTable {
   paint(row) {
     const node = this.nodes.get(row.id);
     if (!node) return;
+    const age = this.oldS ?? row.age;
     node.classList.toggle("is-stale", row.age != null);
-    this.columns.forEach((column, at) => this.paintCell(node.cells[at], column, row[column.field]));
+    this.columns.forEach((column, at) => {
+      let value = row[column.field];
+      if (column.kind === "age") value = age;
+      if (column.kind === "state" && value === "ok" && age != null) value = "stale";
+      this.paintCell(node.cells[at], column, value);
+    });
   }
 
   paintCell(cell, { kind }, value) {

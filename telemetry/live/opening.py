@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from console.web import units
+from routing.contracts.enums import ReplicaHealth
 from routing.contracts.live import LivePoolHistory
 from telemetry.live.rules import STALE_AFTER_S, Access, Query, State, View, view_of
 from telemetry.live.selectors import Published
@@ -104,19 +105,31 @@ class Table:
     more: int = 0
 
 
-def table(channel: str, query_text: str, columns: tuple[Column, ...], view: View | None) -> Table:
-    """The table of a view; a view that is not known has no rows."""
+def table(
+    channel: str,
+    query_text: str,
+    columns: tuple[Column, ...],
+    view: View | None,
+    old_s: float | None = None,
+) -> Table:
+    """The table of a view; a view that is not known has no rows.
+
+    `old_s`: age of the whole state when it is stale, which every row then is.
+    """
     if view is None:
         return Table(channel, query_text, columns)
     rows = []
     for position, row in enumerate(view.rows):
         values = dict(zip(view.fields, row, strict=True))
-        age_s = view.ages.get(position)
-        values["age"] = age_s
+        own_age_s = view.ages.get(position)
+        values["age"] = own_age_s if old_s is None else old_s
+        if values["age"] is not None and values.get("health") == ReplicaHealth.OK:
+            values["health"] = ReplicaHealth.STALE.value
         cells = [
-            Cell(c, text_of(c.kind, values[c.field]), raw_of(values[c.field])) for c in columns
+            Cell(column, text_of(column.kind, values[column.field]), raw_of(values[column.field]))
+            for column in columns
         ]
-        rows.append(TableRow(id=str(row[0]), cells=cells, is_stale=age_s is not None))
+        rows.append(TableRow(id=str(row[0]), cells=cells, is_stale=own_age_s is not None))
     return Table(channel, query_text, columns, rows, view.more)
 
 

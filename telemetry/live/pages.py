@@ -76,6 +76,7 @@ def _context(
     points = _points(tenant_id, now_s)
     age_s = opening.age_s_of(found, now_s)
     tone, words = opening.state_words(age_s)
+    old_s = age_s if tone == "stale" else None
     return {
         "tenant": slug,
         "tenant_choices": _choices(found, access),
@@ -90,10 +91,12 @@ def _context(
             opening.view_or_none(found.slices, slices[1], access),
         ),
         "tenants": table(CHANNEL_SLICES, tenants[0], TENANT_COLUMNS, tenants_view),
-        "replicas": table(CHANNEL_POOL, pool[0], REPLICA_COLUMNS, pool_view),
+        "replicas": table(CHANNEL_POOL, pool[0], REPLICA_COLUMNS, pool_view, old_s),
         "total_query": total[0],
         "headline": _headline(total_view),
-        "fresh_replicas": len(pool_view.rows) - len(pool_view.ages) if pool_view else 0,
+        "fresh_replicas": len(pool_view.rows) - len(pool_view.ages)
+        if pool_view and old_s is None
+        else 0,
         "minute_columns": MINUTE_COLUMNS,
         "minutes": [point for point in reversed(points) if point.requests],
         "spend_since": opening.instant(tenants_view.facts["spend_since"] if tenants_view else None),

@@ -93,6 +93,9 @@ def test_stale_appears_when_the_collector_stops_and_goes_when_it_is_back(
         expect(live.locator("#live-state")).to_contain_text("stale", timeout=15_000)
         expect(live.locator("#live-page.has-stale")).to_be_visible()
         expect(live.locator("#live-banner")).to_be_hidden()
+        expect(live.locator("#kv-summary")).to_contain_text("fresh: 0 of")
+        ages = live.locator("table[data-live=replicas] tbody [data-field=age]")
+        expect(ages.first).to_have_text(re.compile("◌ .* old"))
     finally:
         os.kill(pid, signal.SIGCONT)
     expect(live.locator("#live-state")).to_contain_text("live", timeout=30_000)
