@@ -8,6 +8,7 @@ from console.web import units
 from console.web.live_state import STALE_AFTER_S
 from routing.contracts.enums import ReplicaHealth
 
+_GLYPHS = {4: "▲", 5: "■"}  # never colour alone
 HEAT_STEPS = (0.25, 0.5, 0.75, 0.9, 0.97)  # from the fourth on a colour warns, then alarms
 
 
@@ -70,4 +71,4 @@ def _cell(replica: ReplicaRow) -> Cell:
     words = f"{replica.name}: {replica.state}, KV {units.percent(ratio)}"
     if replica.health is not ReplicaHealth.OK:
         return Cell(replica.name, f"■{ratio * 100:.0f}", "h5", words)
-    return Cell(replica.name, f"{ratio * 100:.0f}", f"h{step}", words)
+    return Cell(replica.name, f"{_GLYPHS.get(step, '')}{ratio * 100:.0f}", f"h{step}", words)

@@ -20,7 +20,7 @@ COLUMNS = (
     number("#"),
     Column("Kind"),
     Column("State"),
-    Column("Progress"),
+    number("Progress"),
     number("Tries"),
     Column("Queued"),
     Column("Last beat"),

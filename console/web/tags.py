@@ -42,8 +42,8 @@ for _name, _filter in (
 
 GLYPHS = {"ok": "●", "warn": "▲", "bad": "■", "stale": "◌", "none": "○"}
 _TONES = {
-    "ok": "ok ready live active shared serving done published allowed up settled success",
-    "warn": "warn loading warming draining degraded expiring rotating behind queued running"
+    "ok": "ok ready live active shared serving running done published allowed up settled success",
+    "warn": "warn loading warming draining degraded expiring rotating behind"
     " starting estimated incomplete recovered",
     "bad": "bad page failed hung lost suspended closed refused down error",
     "stale": "stale gone unknown polling swept",

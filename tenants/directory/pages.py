@@ -40,6 +40,7 @@ class TenantForm(ServiceForm):
     slug = forms.SlugField(max_length=MAX_SLUG_CHARS, help_text="In addresses; never changes.")
     name = forms.CharField(max_length=200)
     timezone = forms.ChoiceField(
+        label="Time zone",
         choices=lambda: [(zone, zone) for zone in sorted(available_timezones())],
         initial="UTC",
         help_text="Days, weeks and months of its limits.",

@@ -49,6 +49,7 @@ def test_nothing_fresh_is_unknown_never_zero():
 def test_colours_warn_from_ninety_and_alarm_from_ninety_seven_per_cent():
     sums = sums_of(pool(*(replica(n, kv_usage_ratio=r) for n, r in enumerate((0.1, 0.9, 0.97)))))
     assert [cell.tone for cell in sums.cells] == ["h0", "h4", "h5"]
+    assert [cell.text for cell in sums.cells] == ["10", "▲90", "■97"]
 
 
 def test_a_hung_replica_alarms_at_any_occupancy():
