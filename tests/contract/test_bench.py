@@ -1,4 +1,4 @@
-"""`manage.py bench gateway --quick` measures against nginx in the same call; no speed is asserted."""
+"""`manage.py bench gateway --quick` measures against nginx in one call; no speed is asserted."""
 
 import json
 import os
