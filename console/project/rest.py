@@ -68,6 +68,13 @@ _v1: list[URLPattern | URLResolver] = [
 urlpatterns: list[URLPattern | URLResolver] = [
     path("v1/", include(_v1)),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
-    # Split: script and page are two responses, so that no inline script is needed.
-    path("docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+    # Split: script and page are two responses, so that no inline script is needed; the page is our
+    # own, because the package's has an inline style.
+    path(
+        "docs/",
+        SpectacularSwaggerSplitView.as_view(
+            url_name="schema", template_name="console/api_docs.html"
+        ),
+        name="docs",
+    ),
 ]
