@@ -7,6 +7,11 @@ from typing import Any
 
 import redis
 
+from console.project.database import (
+    IDLE_IN_TRANSACTION_TIMEOUT_MS,
+    LOCK_TIMEOUT_MS,
+    STATEMENT_TIMEOUT_MS,
+)
 from console.supervisor import proc
 from console.supervisor.probes import GatewayProbe, HttpProbe, store_client
 from console.supervisor.processes import Child, Phase
@@ -113,7 +118,11 @@ def collect(state: State, now: float) -> dict[str, Any]:
         "gateway_url": file.get("gateway_url"),
         "processes": rows,
         **store,
-        "limits": file.get("limits", {}),
+        "database_limits": {
+            "statement_timeout_ms": STATEMENT_TIMEOUT_MS,
+            "lock_timeout_ms": LOCK_TIMEOUT_MS,
+            "idle_in_transaction_timeout_ms": IDLE_IN_TRANSACTION_TIMEOUT_MS,
+        },
     }
 
 
