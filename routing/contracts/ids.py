@@ -3,15 +3,16 @@
 from datetime import UTC, date, datetime
 
 _HEX = 16
-_RANDOM_BITS = 74
+_RANDOM = (1 << 74) - 1
+_MILLIS = (1 << 48) - 1
+_LOW = (1 << 62) - 1
 
 
 def uuid7(now_ms: int, random_bits: int) -> str:
     """UUIDv7 (RFC 9562) from Unix milliseconds and at least 74 random bits."""
-    bits = random_bits & ((1 << _RANDOM_BITS) - 1)
-    high = (now_ms & ((1 << 48) - 1)) << 16 | 0x7000 | bits >> 62
-    low = 0x8000000000000000 | bits & ((1 << 62) - 1)
-    text = f"{high:016x}{low:016x}"
+    bits = random_bits & _RANDOM
+    high = (now_ms & _MILLIS) << 16 | 0x7000 | bits >> 62
+    text = f"{high << 64 | 0x8000000000000000 | bits & _LOW:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 

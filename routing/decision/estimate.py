@@ -1,6 +1,6 @@
 """What a request may use at most: input tokens from bytes, bounded output, spend at full price."""
 
-from dataclasses import dataclass
+import msgspec
 
 from routing.contracts.pricing import spend_nanousd
 from routing.contracts.snapshot import Price
@@ -13,8 +13,7 @@ IMAGE_TOKENS = 2048  # prior for one picture, until a model states its own rule
 _ROOM_SHARE = 16  # of the context: least output granted when the estimate leaves no room
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, gc=False):
     """What a request states about its own size.
 
     `input_bytes` excludes embedded pictures, which `images` counts; `input_tokens` are given as
@@ -29,8 +28,7 @@ class Ask:
     output_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True, gc=False):
     """`amounts` to hold, and the output bound of one choice that the engine must be told."""
 
     amounts: Amounts

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from routing.contracts.enums import Dimension, LimitScope, StoreMode, WorkClass
 
 
@@ -44,8 +46,7 @@ class Refusal:
     param: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Amounts:
+class Amounts(msgspec.Struct, frozen=True, gc=False):
     """What a request asks of its limits: upper bounds, whole units, money in nano-dollars."""
 
     input_tokens: int

@@ -4,6 +4,7 @@ Callers never choose a label: tenants and models are those of the snapshot, ever
 closed set.
 """
 
+from bisect import bisect_left
 from collections import Counter
 
 from routing.contracts.enums import RequestStatus
@@ -59,11 +60,7 @@ class Histogram:
     def observe(self, seconds: float) -> None:
         """Count one value."""
         self.sum_s += seconds
-        for place, bound in enumerate(BUCKETS_S):
-            if seconds <= bound:
-                self.counts[place] += 1
-                return
-        self.counts[-1] += 1
+        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
 
 
 def bump(bins: dict[int, int], seconds: float, count: int = 1) -> None:

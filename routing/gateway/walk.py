@@ -28,7 +28,7 @@ from routing.gateway.dialects.usage import Usage, read_usage
 from routing.gateway.exchange import Client, Exchange, Step
 from routing.gateway.fleet import Endpoint, Fleet
 from routing.gateway.http1 import LAST_CHUNK, Request, chunk
-from routing.gateway.identify import identify
+from routing.gateway.identify import Callers
 from routing.gateway.record import (
     NO_USAGE,
     End,
@@ -70,7 +70,12 @@ class Walk:
     now_ms: Callable[[], int]
     budgets: RetryBudgets = field(default_factory=RetryBudgets)
     live: set[Exchange] = field(default_factory=set)
+    callers: Callers = field(init=False)
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """The memory of callers needs the pepper."""
+        self.callers = Callers(self.config.pepper)
 
     # -- identify, read, resolve, estimate
 
@@ -81,7 +86,7 @@ class Walk:
         request_id = uuid7(now_ms, random.getrandbits(_RANDOM_BITS))
         exchange = Exchange(client, request, self.snapshot, request_id, (time.monotonic(), now_ms))
         exchange.is_chat = path == CHAT
-        caller = identify(request.headers, exchange.snapshot, self.config.pepper, now_ms)
+        caller = self.callers.identify(request.headers, exchange.snapshot, now_ms)
         if isinstance(caller, Refusal):
             self.stats.refused(caller.reason)
             self._answer_refusal(exchange, caller)

@@ -2,9 +2,10 @@ import pytest
 
 from routing.contracts.enums import WorkClass
 from routing.decision.types import Reason, Refusal
-from routing.gateway.identify import identify
+from routing.gateway import identify as identify_module
+from routing.gateway.identify import Callers, identify
 from routing.gateway.resolve import Resolved, accepted_names, allows, find_model, resolve
-from tests.stack import ACME_KEY, PEPPER, api_key, make_snapshot, model, tenant
+from tests.stack import ACME_KEY, GLOBEX_KEY, PEPPER, api_key, make_snapshot, model, tenant
 
 NOW_MS = 1_000_000
 
@@ -44,6 +45,30 @@ def test_expired_keys_and_suspended_tenants_are_401() -> None:
         assert isinstance(who(headers, **changes), Refusal)
     live = who(headers, keys=dict([api_key("acme", ACME_KEY, expires_at_ms=NOW_MS + 1)]))
     assert not isinstance(live, Refusal)
+
+
+def test_remembered_caller_expires_is_suspended_and_revoked_like_any_other() -> None:
+    callers, headers = Callers(PEPPER.encode()), {b"x-api-key": ACME_KEY.encode()}
+    entry = dict([api_key("acme", ACME_KEY, expires_at_ms=NOW_MS + 1)])
+    snapshot = make_snapshot([], keys=entry)
+    first = callers.identify(headers, snapshot, NOW_MS)
+    assert not isinstance(first, Refusal)
+    assert callers.identify(headers, snapshot, NOW_MS) is first
+    assert isinstance(callers.identify(headers, snapshot, NOW_MS + 1), Refusal)
+    for changes in ({"keys": {}}, {"keys": entry, "tenants": {}}):
+        fresh = make_snapshot([], **changes)
+        assert isinstance(callers.identify(headers, fresh, NOW_MS), Refusal)
+
+
+def test_wrong_secret_is_not_remembered_and_the_memory_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(identify_module, "MAX_REMEMBERED", 1)
+    callers, snapshot = Callers(PEPPER.encode()), make_snapshot([])
+    for secret in (b"wrong", ACME_KEY.encode(), GLOBEX_KEY.encode(), ACME_KEY.encode()):
+        found = callers.identify({b"x-api-key": secret}, snapshot, NOW_MS)
+        assert isinstance(found, Refusal) == (secret == b"wrong")
+        assert len(callers._known) <= 1
 
 
 @pytest.mark.parametrize(
