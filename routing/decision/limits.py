@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from routing.contracts.enums import Dimension, LimitScope, WindowKind
 from routing.contracts.snapshot import KeyEntry, Limit, TenantEntry
-from routing.decision.types import Amounts
+from routing.decision.types import Amounts, Rate, Rates
 
 UNLIMITED: Final = -1  # count, but refuse nothing
 MINUTE_MS: Final = 60_000
@@ -31,6 +31,7 @@ AMOUNT_ORDER: Final = (
     Dimension.KV_TOKENS,
 )
 _TRACKED: Final = AMOUNT_ORDER[:4]
+_TOKENS: Final = (Dimension.INPUT_TOKENS, Dimension.OUTPUT_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,21 @@ def _applying(limits: Iterable[Limit], subjects: dict[LimitScope, str]) -> Itera
 
 def _ordered(dims: dict[Dimension, int]) -> tuple[tuple[Dimension, int], ...]:
     return tuple((dim, dims[dim]) for dim in AMOUNT_ORDER if dim in dims)
+
+
+def rates_of(groups: Iterable[Group]) -> Rates:
+    """The limits among the counters of `groups`, in their order."""
+    counters = [(group, dim, limit) for group in groups for dim, limit in group.dims]
+    limits = tuple(
+        Rate(place, group.scope, dim, group.window, limit)
+        for place, (group, dim, limit) in enumerate(counters)
+        if limit >= 0
+    )
+    return Rates(
+        limits,
+        tuple(rate for rate in limits if rate.dimension is Dimension.REQUESTS),
+        tuple(rate for rate in limits if rate.dimension in _TOKENS),
+    )
 
 
 def amounts_in_order(amounts: Amounts) -> tuple[int, int, int, int, int, int]:

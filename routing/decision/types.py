@@ -1,11 +1,13 @@
 """Values of the decision core that more than one step uses."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
-from routing.contracts.enums import Dimension, LimitScope, StoreMode, WorkClass
+from routing.contracts.enums import Dimension, LimitScope, StoreMode, WindowKind, WorkClass
 
 
 class Reason(StrEnum):
@@ -55,14 +57,35 @@ class Amounts(msgspec.Struct, frozen=True, gc=False):
     kv_tokens: int
 
 
+class Rate(NamedTuple):
+    """A limit that callers are told of; `place` is that of its counter in `Hold.left`."""
+
+    place: int
+    scope: LimitScope
+    dimension: Dimension
+    window: WindowKind
+    amount: int
+
+
+class Rates(NamedTuple):
+    """The limits on a kind of request: all of them, those on requests, those on tokens."""
+
+    limits: tuple[Rate, ...] = ()
+    requests: tuple[Rate, ...] = ()
+    tokens: tuple[Rate, ...] = ()
+
+
+NO_RATES = Rates()
+
+
 @dataclass(slots=True)
 class Hold:
     """A live reservation in its gateway: mutable, one a request.
 
     `legs` are the counter legs as the store's scripts know them (msgpack bytes), `epoch` the store
     epoch of its last registration (0: admitted degraded). `out_so_far` is kept current by the relay
-    and travels with each heartbeat. `remaining` maps (scope, dimension, window value) to what is
-    left of a limit, for rate headers. `has_gauge_limit`: others may wait for its concurrency.
+    and travels with each heartbeat. `rates` are its limits and `left` what was left of each counter
+    when it was made, for rate headers. `has_gauge_limit`: others may wait for its concurrency.
     """
 
     request_id: str
@@ -77,4 +100,13 @@ class Hold:
     out_so_far: int = 0
     is_ended: bool = False
     has_gauge_limit: bool = False
-    remaining: dict[tuple[LimitScope, Dimension, str], int] = field(default_factory=dict)
+    rates: Rates = NO_RATES
+    left: Sequence[int] = ()
+
+    @property
+    def remaining(self) -> dict[tuple[LimitScope, Dimension, str], int]:
+        """What is left of each limit, by (scope, dimension, window value)."""
+        return {
+            (rate.scope, rate.dimension, rate.window.value): self.left[rate.place]
+            for rate in self.rates.limits
+        }

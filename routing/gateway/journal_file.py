@@ -25,6 +25,9 @@ END: Final = ord("E")
 MAX_FRAME_BYTES: Final = 1024 * 1024  # a longer length field is damage, not a record
 
 _FRAME: Final = struct.Struct("<II")
+_HEADS: Final = {
+    kind: (bytes((kind,)), crc32(bytes((kind,)))) for kind in (HEADER, OPEN, PROGRESS, END)
+}
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
 
@@ -32,8 +35,8 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 def frame(kind: int, body: Sequence[object]) -> bytes:
     """One record as it lies in the file."""
     packed = _encode(body)
-    head = bytes((kind,))
-    return _FRAME.pack(len(packed) + 1, crc32(packed, crc32(head))) + head + packed
+    head, crc = _HEADS[kind]
+    return b"%b%b%b" % (_FRAME.pack(len(packed) + 1, crc32(packed, crc)), head, packed)
 
 
 def file_head(gateway_id: str, incarnation: str, number: int) -> bytes:

@@ -48,6 +48,8 @@ BACKLOG = 4096
 FRAMES_KEPT = 7_200  # an hour of two gateways' frames, about 50 MB
 STATUS_KEPT_MS = 3_600_000
 ALIVE_MS = 10_000
+# Requests leave no cycles behind, so their objects die by count; look for others rarely.
+GC_THRESHOLDS = (20_000, 20, 50)
 _RESERVED_FDS = 4096
 
 
@@ -347,6 +349,7 @@ async def _serve_when_ready(gateway: Gateway) -> asyncio.Server | None:
     server = await _listen(listener, config.host, config.port, reuse_port=True)
     gc.collect()
     gc.freeze()  # what the start made is never garbage: do not look at it again
+    gc.set_threshold(*GC_THRESHOLDS)
     log.info("serving on %s:%d", config.host, config.port)
     return server
 

@@ -11,7 +11,7 @@ from routing.decision.breaker import Outcome
 from routing.decision.retry import Kind, Verdict, judge, judge_event
 from routing.decision.types import Reason, Refusal
 from routing.gateway.dialects.failure import error_code, error_message, retry_after_s
-from routing.gateway.dialects.usage import is_answer
+from routing.gateway.dialects.usage import read_answer
 from routing.gateway.exchange import Exchange, Step
 from routing.gateway.fleet import Endpoint
 from routing.gateway.http1 import LAST_CHUNK, ResponseReader, chunk
@@ -250,10 +250,12 @@ class Relay:
         if not is_done:
             return
         body = b"".join(self._pieces)
-        if reader.status == 200 and is_answer(body):
-            self._release(Outcome.SUCCESS)
-            self._walk.answered(self.exchange, self, body)
-            return
+        if reader.status == 200:
+            is_answer, usage = read_answer(body)
+            if is_answer:
+                self._release(Outcome.SUCCESS)
+                self._walk.answered(self.exchange, self, body, usage)
+                return
         is_draining = self.endpoint.candidate.is_draining
         if reader.status == 200:
             verdict = judge_event(error_code(body), error_message(body), is_draining=is_draining)

@@ -1,8 +1,11 @@
 """Head and body of what a caller receives, apart from refusals' words."""
 
-from routing.contracts.enums import Dimension, LimitScope, WindowKind
+from collections.abc import Sequence
+from functools import lru_cache
+
+from routing.contracts.enums import WindowKind
 from routing.decision.limits import window_edges
-from routing.decision.types import Refusal
+from routing.decision.types import Rate, Refusal
 from routing.gateway.exchange import Exchange
 from routing.gateway.http1 import STATUS_LINES, chunk, whole
 from routing.gateway.refusal import error_object, retry_headers, status_of
@@ -16,86 +19,57 @@ _STREAM = (
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 _MINUTE_MS = 60_000
 _NANO = 1_000_000_000
-
-LimitName = tuple[LimitScope, Dimension, str]
+_POLICIES = 64  # policies whose header line is kept: those of the snapshots still in use
 
 
 def identity_headers(exchange: Exchange) -> bytes:
     """Our request id and the policy version that serves the request."""
-    return b"x-request-id: %b\r\nx-headrace-policy-version: %b\r\n" % (
+    policy = exchange.snapshot.policy
+    return b"x-request-id: %b\r\n%b" % (
         exchange.request_id.encode(),
-        exchange.snapshot.policy.label.encode(),
+        _policy_line(policy.name, policy.version),
     )
+
+
+@lru_cache(maxsize=_POLICIES)
+def _policy_line(name: str, version: int) -> bytes:
+    return b"x-headrace-policy-version: %b@%d\r\n" % (name.encode(), version)
 
 
 def rate_headers(exchange: Exchange, now_ms: int) -> bytes:
     """`x-ratelimit-*` of the tightest request limit and the tightest token limit, if there are."""
     hold = exchange.hold
-    if hold is None or not hold.remaining:
+    if hold is None:
         return b""
-    requests: tuple[int, LimitName] | None = None
-    tokens: tuple[int, LimitName] | None = None
-    for name, left in hold.remaining.items():
-        dimension = name[1]
-        if dimension is Dimension.REQUESTS:
-            if requests is None or left < requests[0]:
-                requests = left, name
-        elif (dimension is Dimension.INPUT_TOKENS or dimension is Dimension.OUTPUT_TOKENS) and (
-            tokens is None or left < tokens[0]
-        ):
-            tokens = left, name
-    lines = b""
-    if requests is not None:
-        lines = _rate_lines(b"requests", exchange, requests, now_ms)
-    if tokens is not None:
-        lines += _rate_lines(b"tokens", exchange, tokens, now_ms)
+    lines, left, zone = b"", hold.left, exchange.tenant.timezone
+    if hold.rates.requests:
+        rate = _tightest(hold.rates.requests, left)
+        lines = _rate_lines(b"requests", rate, left[rate.place], zone, now_ms)
+    if hold.rates.tokens:
+        rate = _tightest(hold.rates.tokens, left)
+        lines += _rate_lines(b"tokens", rate, left[rate.place], zone, now_ms)
     return lines
 
 
-def _rate_lines(
-    suffix: bytes, exchange: Exchange, tightest: tuple[int, LimitName], now_ms: int
-) -> bytes:
-    left, name = tightest
-    if name[2] == WindowKind.MINUTE:
+def _tightest(rates: Sequence[Rate], left: Sequence[int]) -> Rate:
+    """The limit with the least left; of equals the first."""
+    found = rates[0]
+    for rate in rates:
+        if left[rate.place] < left[found.place]:
+            found = rate
+    return found
+
+
+def _rate_lines(suffix: bytes, rate: Rate, left: int, zone: str, now_ms: int) -> bytes:
+    if rate.window is WindowKind.MINUTE:
         reset_ms = _MINUTE_MS - now_ms % _MINUTE_MS
     else:
-        edges = window_edges(WindowKind(name[2]), exchange.tenant.timezone, now_ms)
-        reset_ms = max(0, edges[1] - now_ms)
+        reset_ms = max(0, window_edges(rate.window, zone, now_ms)[1] - now_ms)
     return (
         b"x-ratelimit-limit-%b: %d\r\n"
         b"x-ratelimit-remaining-%b: %d\r\n"
         b"x-ratelimit-reset-%b: %d.%03ds\r\n"
-    ) % (
-        suffix,
-        _amount(exchange, *name),
-        suffix,
-        max(0, left),
-        suffix,
-        *divmod(reset_ms, 1000),
-    )
-
-
-def _amount(exchange: Exchange, scope: LimitScope, dimension: Dimension, window: str) -> int:
-    """The limit that the remaining amount belongs to."""
-    least = 0
-    for limit in exchange.tenant.limits:
-        if (
-            limit.dimension is dimension
-            and limit.scope is scope
-            and limit.window == window
-            and _applies(exchange, limit.subject)
-            and (not least or limit.amount < least)
-        ):
-            least = limit.amount
-    return least
-
-
-def _applies(exchange: Exchange, subject: str) -> bool:
-    return not subject or subject in (
-        exchange.key.id,
-        exchange.model_name,
-        exchange.class_name,
-    )
+    ) % (suffix, rate.amount, suffix, max(0, left), suffix, *divmod(reset_ms, 1000))
 
 
 def dollars(nanousd: int) -> bytes:

@@ -2,18 +2,25 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from routing.contracts.enums import Dimension, LimitScope, StoreMode, WorkClass
+from routing.contracts.enums import Dimension, StoreMode, WindowKind, WorkClass
 from routing.contracts.snapshot import KeyEntry, OutagePolicy, Price, TenantEntry
 from routing.decision.admit import Denial, refusal
-from routing.decision.limits import AMOUNT_ORDER, Edges, Group, amounts_in_order, groups_for
+from routing.decision.limits import (
+    AMOUNT_ORDER,
+    Edges,
+    Group,
+    amounts_in_order,
+    groups_for,
+    rates_of,
+)
 from routing.decision.shares import Need, Shares, outage_mode
-from routing.decision.types import Amounts, Hold, Reason, Refusal
+from routing.decision.types import NO_RATES, Amounts, Hold, Reason, Refusal
 from routing.gateway.account import Accountant
 from routing.gateway.buckets import UNKNOWN_EPOCH, Bucket
 from routing.store.client import NOT_SENT
@@ -80,7 +87,7 @@ class _Template:
         "key",
         "left",
         "left_edges",
-        "limited",
+        "rates",
         "raw",
         "renew_at_ms",
         "tenant",
@@ -90,13 +97,8 @@ class _Template:
         self.tenant = tenant
         self.key = key
         self.groups = groups_for(tenant, key, model, work_class)
-        dims = [(group, dim, limit) for group in self.groups for dim, limit in group.dims]
-        self.limited = [
-            (place, (group.scope, dim, group.window.value))
-            for place, (group, dim, limit) in enumerate(dims)
-            if limit >= 0
-        ]
-        self.has_gauge_limit = any(group.is_gauge and limit >= 0 for group, _, limit in dims)
+        self.rates = rates_of(self.groups)
+        self.has_gauge_limit = any(rate.window is WindowKind.NOW for rate in self.rates.limits)
         self.renew_at_ms = 0
         self.edges: tuple[Edges, ...] = ()
         self.raw = msgspec.Raw(b"")
@@ -301,8 +303,7 @@ class _Attempt:
         book.served(bucket)
         left: list[int] = reply[LEFT]
         template.left, template.left_edges = left, template.edges
-        remaining = {name: left[place] for place, name in template.limited}
-        self._open(reply[LEGS], reply[EPOCH], StoreMode.SHARED, reply[NOW_MS], remaining)
+        self._open(reply[LEGS], reply[EPOCH], StoreMode.SHARED, reply[NOW_MS], left)
 
     def _open(
         self,
@@ -310,7 +311,7 @@ class _Attempt:
         epoch: int,
         mode: StoreMode,
         now_ms: int,
-        remaining: dict[tuple[LimitScope, Dimension, str], int],
+        left: Sequence[int],
     ) -> None:
         ask, accountant = self.ask, self.reserver.accountant
         self.hold = Hold(
@@ -324,7 +325,8 @@ class _Attempt:
             work_class=ask.work_class,
             amounts=ask.amounts,
             has_gauge_limit=self.template.has_gauge_limit,
-            remaining=remaining,
+            rates=self.template.rates if left else NO_RATES,
+            left=left,
         )
         self.sequence = accountant.adopt(self.hold, ask.info)
         accountant.gate.wait(self.sequence, self._opened)
@@ -368,7 +370,7 @@ class _Attempt:
         if not self.bucket.shares.take(template.needs(amounts)):
             return False
         legs = encode_legs(ask.tenant.id, template.groups, template.edges, amounts)
-        self._open(legs, UNKNOWN_EPOCH, StoreMode.DEGRADED, now_ms, {})
+        self._open(legs, UNKNOWN_EPOCH, StoreMode.DEGRADED, now_ms, ())
         return True
 
     def _forget(self) -> None:

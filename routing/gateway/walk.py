@@ -248,9 +248,8 @@ class Walk:
         else:
             self._give_up(exchange, verdict.refusal)
 
-    def answered(self, exchange: Exchange, relay: Relay, body: bytes) -> None:
-        """A whole answer has come."""
-        usage = read_usage(body)
+    def answered(self, exchange: Exchange, relay: Relay, body: bytes, usage: Usage | None) -> None:
+        """A whole answer has come; `usage` as it states it."""
         source = UsageSource.REPORTED
         if usage is None:
             source = UsageSource.COUNTED

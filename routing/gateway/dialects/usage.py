@@ -37,6 +37,7 @@ class _Answer(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw(b"null")
 
 
+_NO_ERROR = (b"null", b"{}", b'""', b"")
 _answer = msgspec.json.Decoder(_Answer).decode
 _skim = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -44,9 +45,21 @@ _skim = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 def read_usage(payload: bytes) -> Usage | None:
     """Usage of an answer or of a stream's last event; None when missing or not to be believed."""
     try:
-        counts = _answer(payload).usage
+        return _usage_of(_answer(payload).usage)
     except msgspec.MsgspecError:
         return None
+
+
+def read_answer(body: bytes) -> tuple[bool, Usage | None]:
+    """`(is_answer(body), read_usage(body))` in one reading."""
+    try:
+        found = _answer(body)
+    except msgspec.MsgspecError:
+        return _is_object(body), None
+    return bytes(found.error) in _NO_ERROR, _usage_of(found.usage)
+
+
+def _usage_of(counts: _Counts | None) -> Usage | None:
     if counts is None or (counts.prompt_tokens is None and counts.completion_tokens is None):
         return None
     prompt, output = counts.prompt_tokens or 0, counts.completion_tokens or 0
@@ -62,11 +75,7 @@ def read_usage(payload: bytes) -> Usage | None:
 
 def is_answer(body: bytes) -> bool:
     """Whether a whole body is a JSON object without a top-level error."""
-    try:
-        error = bytes(_answer(body).error)
-    except msgspec.MsgspecError:
-        return _is_object(body)
-    return error in (b"null", b"{}", b'""', b"")
+    return read_answer(body)[0]
 
 
 def _is_object(body: bytes) -> bool:
