@@ -1,8 +1,10 @@
 """R32: rotating a key keeps its identity and honours the grace time (what gateways are told)."""
 
+import time
 from datetime import timedelta
 
 import pytest
+from django.conf import settings
 from django.utils import timezone
 
 from console.errors import Conflict, InvalidInput
@@ -12,6 +14,9 @@ from tenants.keys.services import IssuedKey, revoke_key, rotate_key
 from tenants.models import ApiKey
 from tests import factories
 from tests.factories import ACTOR, World
+from tests.managing import Manager, managed_gateway, managed_world
+from tests.stack import wait_until
+from tests.upstream import UpstreamThread, answer, json_script, usage
 
 pytestmark = pytest.mark.django_db
 
@@ -31,13 +36,8 @@ def rotate(world: World, **asked) -> IssuedKey:
 
 def entry_of(secret: str, after_s: float = 0):
     """What gateways know of a secret, compiled so much later."""
-    digest = keyed_digest(b"dev-pepper", secret.encode())
+    digest = keyed_digest(settings.KEY_PEPPER.encode(), secret.encode())
     return keys_for_snapshot(timezone.now() + timedelta(seconds=after_s)).get(digest)
-
-
-@pytest.fixture(autouse=True)
-def pepper(settings) -> None:
-    settings.KEY_PEPPER = "dev-pepper"
 
 
 def test_both_secrets_are_one_key_until_the_grace_ends(world):
@@ -104,3 +104,44 @@ def test_a_keys_own_end_comes_before_a_longer_grace(world):
     rotate(world, grace_s=3600)
     ends = {entry.expires_at_ms for entry in keys_for_snapshot(timezone.now()).values()}
     assert ends == {int(soon.timestamp() * 1000)}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_gateways_honour_the_grace_to_the_second_and_count_on(store, tmp_path):
+    """Both secrets work on two processes until the grace ends; `spent` goes on over both."""
+    grace_s = 4
+    with UpstreamThread() as upstream:
+        world = managed_world(upstream, "acme")
+        upstream.plan(json_script(answer(used=usage(10, 5))))
+        key_id, old = world.keys["acme"].id, world.keys["acme"].secret
+        manager = Manager(world)
+        limit = {"scope": "key", "key_id": key_id, "dimension": "req", "window": "d"}
+        manager.call("put", "tenants/acme/limits/", {**limit, "amount": 1000})
+        with (
+            managed_gateway(world, store, tmp_path / "a") as first,
+            managed_gateway(world, store, tmp_path / "b", HEADRACE_GATEWAY_ID="g1") as second,
+        ):
+
+            def statuses(secret: str) -> list[int]:
+                return [g.chat(secret, model="llama-8b").status_code for g in (first, second)]
+
+            assert statuses(old) == [200, 200]
+            rotated = manager.call(
+                "post", f"tenants/acme/keys/{key_id}/rotate/", {"grace_s": grace_s}
+            )
+            start_s = time.monotonic()
+            new = rotated.json()["secret"]
+            wait_until(lambda: statuses(new) == [200, 200], 2, "new secret known")
+            while time.monotonic() - start_s < grace_s - 1:
+                assert statuses(old) == [200, 200]
+                time.sleep(0.3)
+            wait_until(lambda: statuses(old) == [401, 401], grace_s + 5, "old secret ended")
+            assert time.monotonic() - start_s > grace_s - 0.5
+            assert statuses(new) == [200, 200]
+            served = len(upstream.requests)
+
+            def used() -> int:
+                (row,) = manager.call("get", "tenants/acme/limits/").json()
+                return row["used"] + row["held"]
+
+            wait_until(lambda: used() == served, 5, "counted on one key")
