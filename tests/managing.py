@@ -42,10 +42,16 @@ def managed_world(upstream: UpstreamThread, *slugs: str) -> World:
 
 
 @contextmanager
-def managed_gateway(world: World, store: Any, state: Path, **env: str) -> Iterator[GatewayProcess]:
-    """A gateway that runs the pushed snapshot; killed at the end, as no ledger reads its rows."""
+def managed_gateway(
+    world: World, store: Any, state: Path, *, has_ledger: bool = False, **env: str
+) -> Iterator[GatewayProcess]:
+    """A gateway that runs the pushed snapshot; killed at the end.
+
+    Without a ledger writer (`has_ledger`) counters are opened here.
+    """
     push_snapshot()
-    open_buckets(store, {bucket_of(str(pk)) for pk in world.tenants.values()})
+    if not has_ledger:
+        open_buckets(store, {bucket_of(str(pk)) for pk in world.tenants.values()})
     pepper = {"HEADRACE_KEY_PEPPER": os.environ["HEADRACE_KEY_PEPPER"]}
     with start_gateway(None, os.environ["REDIS_URL"], state, **pepper, **env) as gateway:
         try:

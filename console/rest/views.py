@@ -1,6 +1,7 @@
 """The base of every endpoint."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -10,6 +11,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
+from console.errors import DomainError
 from console.models import User
 from console.rest.fields import OutSerializer, StrictSerializer
 from console.rest.requests import StrictJSONParser, request_id_of
@@ -78,6 +80,16 @@ def shown_page(
     items = found[:limit]
     following = str(key(items[-1])) if len(found) > limit else None
     return Response({"items": kind(items, many=True).data, "next": following})
+
+
+@contextmanager
+def fields_named(names: Mapping[str, str]) -> Iterator[None]:
+    """Let a refusal name the field that the caller sent instead of the service's argument."""
+    try:
+        yield
+    except DomainError as error:
+        error.field = names.get(error.field, error.field)
+        raise
 
 
 def key_before(after: str | None) -> int | None:

@@ -21,7 +21,7 @@ from console.rest.fields import (
     UsdField,
 )
 from console.rest.schema import endpoint, page_of
-from console.rest.views import Endpoint, shown
+from console.rest.views import Endpoint, fields_named, shown
 from routing.contracts.enums import RequestStatus
 from routing.contracts.ids import day_of
 from tenants.directory.access import open_tenant
@@ -202,12 +202,13 @@ class Adjustments(Endpoint):
             day = day_of(request_id)
         except (ValueError, OverflowError) as error:
             raise NotFound("No such request.") from error
-        made = services.adjust(
-            request_id=request_id,
-            day=day,
-            reason=asked["reason"],
-            spend_nanousd=asked["spend_usd"],
-            note=asked["note"],
-            actor=actor_of(self.user),
-        )
+        with fields_named({"spend_nanousd": "spend_usd"}):
+            made = services.adjust(
+                request_id=request_id,
+                day=day,
+                reason=asked["reason"],
+                spend_nanousd=asked["spend_usd"],
+                note=asked["note"],
+                actor=actor_of(self.user),
+            )
         return shown(AddedAdjustmentSerializer, {"id": made}, status=201)

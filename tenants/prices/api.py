@@ -16,8 +16,14 @@ from console.rest.fields import (
     UsdField,
 )
 from console.rest.schema import endpoint, page_of
-from console.rest.views import Endpoint, key_before, shown, shown_page
+from console.rest.views import Endpoint, fields_named, key_before, shown, shown_page
 from tenants.prices import selectors, services
+
+_FIELDS = {
+    "input_nanousd": "input_usd_per_mtok",
+    "cached_nanousd": "cached_usd_per_mtok",
+    "output_nanousd": "output_usd_per_mtok",
+}
 
 
 class PriceSerializer(OutSerializer):
@@ -91,15 +97,16 @@ class Prices(Endpoint):
         """Add a model's next price; running requests keep theirs."""
         require(self.user, Permission.MANAGE_PRICES)
         asked = self.body(PriceRequest)
-        version = services.add_price(
-            model=asked["model"],
-            input_nanousd=asked["input_usd_per_mtok"],
-            cached_nanousd=asked["cached_usd_per_mtok"],
-            output_nanousd=asked["output_usd_per_mtok"],
-            valid_from=asked["valid_from"],
-            note=asked["note"],
-            confirm=asked["confirm"],
-            actor=actor_of(self.user),
-        )
+        with fields_named(_FIELDS):
+            version = services.add_price(
+                model=asked["model"],
+                input_nanousd=asked["input_usd_per_mtok"],
+                cached_nanousd=asked["cached_usd_per_mtok"],
+                output_nanousd=asked["output_usd_per_mtok"],
+                valid_from=asked["valid_from"],
+                note=asked["note"],
+                confirm=asked["confirm"],
+                actor=actor_of(self.user),
+            )
         answer = {"model": asked["model"], "version": version}
         return shown(AddedPriceSerializer, answer, status=201)

@@ -1,0 +1,99 @@
+"""The real worker and beat: jobs run by nudge, by schedule, and both processes are seen alive."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.db import connection
+
+from console.jobs.services import enqueue, ensure_schedule
+from console.models import Job
+from routing.contracts.process import ProcessStatus, decode_process_status
+from routing.store import keys
+from tests import factories
+from tests.factories import World
+from tests.stack import ROOT, wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def database_url() -> str:
+    """The test database, as a process of its own reads it."""
+    base, _, _ = os.environ["DATABASE_URL"].rpartition("/")
+    return f"{base}/{connection.settings_dict['NAME']}"
+
+
+@contextmanager
+def celery(log: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`celery <words>` of this tree against the test's servers; stopped at the end."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "celery", "-A", "console.project.celery", *words],
+            cwd=ROOT,
+            env={**os.environ, "DATABASE_URL": database_url(), "HEADRACE_DB_POOL_MAX": "6"},
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(5)
+
+
+def alive(store, name: str) -> list[ProcessStatus]:
+    statuses = [decode_process_status(raw) for raw in store.hgetall(keys.PROCESSES).values()]
+    return [status for status in statuses if status.name == name]
+
+
+WORKER = ("worker", "--pool", "threads", "--concurrency", "4", "--loglevel", "WARNING")
+
+
+def test_the_worker_runs_a_job_by_its_nudge_and_says_that_it_lives(store, tmp_path):
+    world = World()
+    factories.make_tenant(world, "acme")
+    factories.make_fleet(world, {"p-a": 1})
+    Job.objects.all().delete()
+    log = tmp_path / "worker.log"
+    with celery(log, *WORKER) as process:
+        (status,) = wait_until(lambda: alive(store, "worker"), 60, "worker alive")
+        assert status.pid == process.pid
+        factories.make_policy(world)  # queues the push
+
+        def pushed() -> bool:
+            return store.get(keys.SNAPSHOT) is not None
+
+        # Below the poller's interval: no beat runs here, only the nudge can have done it.
+        wait_until(pushed, 10, f"snapshot pushed: {log.read_text()}")
+        wait_until(
+            lambda: Job.objects.filter(kind="push_snapshot", state="done").exists(), 5, "done"
+        )
+        broken = enqueue("no_such_kind")
+        wait_until(lambda: Job.objects.get(pk=broken).error, 10, "failure in its row")
+    assert alive(store, "worker") == []
+
+
+def test_beat_queues_what_the_schedule_says_and_the_worker_runs_it(store, tmp_path):
+    ensure_schedule()
+    with (
+        celery(tmp_path / "beat.log", "beat", "--schedule", str(tmp_path / "unused")),
+        celery(tmp_path / "worker.log", *WORKER),
+    ):
+        wait_until(lambda: alive(store, "beat") and alive(store, "worker"), 60, "both alive")
+        wait_until(
+            lambda: Job.objects.filter(kind="reconcile_pools", state="done").exists(),
+            30,
+            "a scheduled job ran",
+        )
+    assert settings.CELERY_BEAT_SCHEDULER.endswith("DatabaseScheduler")
+    assert Job.objects.filter(state="failed").count() == 0
