@@ -14,10 +14,8 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
-import pytest
 import redis
 from django.db import connection
-from django.db.backends.postgresql.operations import DatabaseOperations
 
 from routing.contracts.enums import (
     Dimension,
@@ -40,29 +38,12 @@ from tenants.ledger.writer.heartbeat import Progress
 from tenants.ledger.writer.process import LedgerWriter
 from tenants.models import ApiKey, Project, Tenant
 
-UNMANAGED = ("tenants_usage", "tenants_shape")
 TRACKED = (
     Dimension.REQUESTS,
     Dimension.INPUT_TOKENS,
     Dimension.OUTPUT_TOKENS,
     Dimension.SPEND_NANOUSD,
 )
-
-
-@pytest.fixture(scope="session", autouse=True)
-def flush_reaches_partitions() -> Iterator[None]:
-    """Django's flush skips unmanaged tables, and then cannot truncate what they refer to.
-
-    Import it into the module (or conftest) of tests that commit for real.
-    """
-    original = DatabaseOperations.sql_flush
-
-    def flush(self: Any, style: Any, tables: Any, **options: Any) -> Any:
-        return original(self, style, sorted({*tables, *UNMANAGED}), **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DatabaseOperations, "sql_flush", flush)
-        yield
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from tests.ledgering import (
     Party,
     ScriptedGateway,
     assert_exact,
-    flush_reaches_partitions,
     is_open,
     make_party,
     rows,
@@ -36,8 +35,6 @@ from tests.stack import (
     usd,
 )
 from tests.upstream import Script, Seen, UpstreamThread, json_script, stream_script
-
-__all__ = ["flush_reaches_partitions"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -11,7 +11,6 @@ from tests.ledgering import (
     ScriptedGateway,
     Ticket,
     event_of,
-    flush_reaches_partitions,
     ledger_sums,
     make_party,
     make_writer,
@@ -19,8 +18,6 @@ from tests.ledgering import (
     rows,
     until,
 )
-
-__all__ = ["flush_reaches_partitions"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -23,7 +23,6 @@ from tests.ledgering import (
     ScriptedGateway,
     Ticket,
     assert_exact,
-    flush_reaches_partitions,
     is_open,
     make_party,
     row_count,
@@ -32,8 +31,6 @@ from tests.ledgering import (
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-__all__ = ["flush_reaches_partitions"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SEED = int(os.environ.get("HEADRACE_TEST_SEED", "20240611"))

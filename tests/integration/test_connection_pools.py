@@ -15,7 +15,6 @@ from console.supervisor.embedded import MAX_CONNECTIONS
 from tests.ledgering import (
     ScriptedGateway,
     assert_exact,
-    flush_reaches_partitions,
     is_open,
     make_party,
     row_count,
@@ -23,8 +22,6 @@ from tests.ledgering import (
     running_writer,
     until,
 )
-
-__all__ = ["flush_reaches_partitions"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
