@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 import hiredis
 import msgspec
@@ -176,8 +176,7 @@ class Accountant:
             self._timer = None
         ending, self._ending = self._ending, []
         for item in ending:
-            if item.usage is not None:
-                self._record_end(item)
+            self._record_end(item)
             self._settle_or_keep(item)
 
     async def drain(self, timeout_s: float) -> int:
@@ -226,8 +225,9 @@ class Accountant:
 
     def _record_end(self, item: Item) -> int | None:
         """Fix charge and event, and write them down."""
-        event = cast("UsageEvent", item.usage)
-        item.usage = None
+        event, item.usage = item.usage, None
+        if event is None:
+            return None  # it is written down already
         hold = item.hold
         item.charge = charge_of(item.kind, event)
         item.event = event_with_legs(event, hold.legs)

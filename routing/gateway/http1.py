@@ -132,8 +132,8 @@ class RequestReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A whole header."""
-        self._seen_headers += 1
-        if self._seen_headers > MAX_HEADER_COUNT:
+        self._seen_headers = seen = self._seen_headers + 1
+        if seen > MAX_HEADER_COUNT:
             self._stop(Broken.HEAD_TOO_LARGE)
         name = name.lower()
         if name in READ_HEADERS:
@@ -147,7 +147,8 @@ class RequestReader:
         self.head_bytes = 0
         if self._length > self._max_body:
             self._stop(Broken.BODY_TOO_LARGE)
-        if self._request.headers.get(b"expect", b"").lower() == b"100-continue":
+        expected = self._request.headers.get(b"expect")
+        if expected is not None and expected.lower() == b"100-continue":
             self.wants_continue = True
 
     def on_body(self, piece: bytes) -> None:

@@ -30,6 +30,7 @@ class End(NamedTuple):
 def skeleton(exchange: Exchange, gateway_id: str) -> UsageEvent:
     """The event as far as it is known at reservation; charges nothing yet."""
     amounts = exchange.estimate.amounts
+    names = names_of(exchange.request.headers)
     return UsageEvent(
         request_id=exchange.request_id,
         tenant_id=exchange.tenant.id,
@@ -49,9 +50,9 @@ def skeleton(exchange: Exchange, gateway_id: str) -> UsageEvent:
         held_output_tokens=amounts.output_tokens,
         held_nanousd=amounts.spend_nanousd,
         is_stream=exchange.call.is_stream,
-        task_id=_header(exchange, b"x-headrace-task-id"),
-        task_kind=_header(exchange, b"x-headrace-task-kind"),
-        step=_header(exchange, b"x-headrace-step"),
+        task_id=names.task_id,
+        task_kind=names.task_kind,
+        step=names.step,
     )
 
 
@@ -95,6 +96,7 @@ def usage_event(exchange: Exchange, end: End) -> UsageEvent:
 def shape_row(exchange: Exchange, end: End, outcome: str, cancelled_ms: int | None) -> ShapeRow:
     """The text-free row of a request that was at least read; refused ones are `refused:<code>`."""
     first, usage, call = exchange.first_token_s, end.usage, exchange.call
+    names = names_of(exchange.request.headers)
     salt = f"{exchange.tenant.cache_salt}:{call.model}".encode()
     return ShapeRow(
         request_id=exchange.request_id,
@@ -110,10 +112,10 @@ def shape_row(exchange: Exchange, end: End, outcome: str, cancelled_ms: int | No
         input_tokens=usage.input_tokens or exchange.input_tokens,
         cached_tokens=usage.cached_tokens,
         output_tokens=usage.output_tokens,
-        session=_header(exchange, b"x-headrace-session-id") or _header(exchange, b"x-session-id"),
-        task_id=_header(exchange, b"x-headrace-task-id"),
-        task_kind=_header(exchange, b"x-headrace-task-kind"),
-        step=_header(exchange, b"x-headrace-step"),
+        session=names.session,
+        task_id=names.task_id,
+        task_kind=names.task_kind,
+        step=names.step,
         resend_count=_resends(exchange),
         pool=exchange.pool,
         replica=exchange.replica,
@@ -123,13 +125,42 @@ def shape_row(exchange: Exchange, end: End, outcome: str, cancelled_ms: int | No
 
 def _resends(exchange: Exchange) -> int:
     """How often the client's SDK says that it has sent this before."""
-    raw = exchange.request.headers.get(b"x-stainless-retry-count", b"0")
+    raw = exchange.request.headers.get(b"x-stainless-retry-count")
+    if raw is None:
+        return 0
     return int(raw) if raw.isdigit() and len(raw) <= 3 else 0
 
 
-def _header(exchange: Exchange, name: bytes) -> str:
+class Names(NamedTuple):
+    """What a caller calls the work that a request belongs to; empty where it says nothing."""
+
+    task_id: str = ""
+    task_kind: str = ""
+    step: str = ""
+    session: str = ""
+
+
+_NO_NAMES = Names()
+_NAME_HEADERS = frozenset((
+    b"x-headrace-task-id", b"x-headrace-task-kind", b"x-headrace-step",
+    b"x-headrace-session-id", b"x-session-id",
+))  # fmt: skip
+
+
+def names_of(headers: dict[bytes, bytes]) -> Names:
+    """The caller's names in its headers; most requests have none."""
+    if _NAME_HEADERS.isdisjoint(headers):
+        return _NO_NAMES
+    return Names(
+        _text(headers.get(b"x-headrace-task-id")),
+        _text(headers.get(b"x-headrace-task-kind")),
+        _text(headers.get(b"x-headrace-step")),
+        _text(headers.get(b"x-headrace-session-id")) or _text(headers.get(b"x-session-id")),
+    )
+
+
+def _text(raw: bytes | None) -> str:
     """A caller's name for something, printable and short."""
-    raw = exchange.request.headers.get(name)
     if not raw:
         return ""
     text = raw.decode("latin-1")[:MAX_TEXT]

@@ -125,9 +125,9 @@ class Relay:
         reader = connection.reader
         if not self._head_seen and (not reader.head_done or not self._read_head(reader)):
             return
-        piece = reader.take()
-        if self._scanner is not None:
-            self._pass_on(self._scanner, piece, is_done=reader.is_done)
+        piece, scanner = reader.take(), self._scanner
+        if scanner is not None:
+            self._pass_on(scanner, piece, is_done=reader.is_done)
         else:
             self._collect(reader, piece, is_done=reader.is_done)
 
@@ -166,8 +166,9 @@ class Relay:
         out = scanner.feed(piece)
         if is_done:
             out += scanner.close()
-        if scanner.tokens != self.tokens:
-            self._count(scanner.tokens)
+        tokens = scanner.tokens
+        if tokens != self.tokens:
+            self._count(tokens)
         elif scanner.others != self._others:
             self._others = scanner.others  # the end of an answer is no silence either
             self._last_s = time.monotonic()
@@ -356,5 +357,7 @@ class Relay:
 
 def _safe_id(raw: bytes) -> str:
     """An upstream's request id for the ledger: short and printable, or nothing."""
+    if not raw:
+        return ""
     text = raw.decode("latin-1")
     return text if len(text) <= _MAX_ID and text.isascii() and text.isprintable() else ""

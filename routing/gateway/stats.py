@@ -137,7 +137,11 @@ class Stats:
 
     def tokens_came(self, name: SliceName, gap_s: float, tokens: int) -> None:
         """Count tokens that came together, `gap_s` after those before them."""
-        bump(self.slice_of(name).itl_s, gap_s / tokens, tokens)
+        row = self._slices.get(name)  # most often there: it runs for every chunk
+        if row is None:
+            row = self.slice_of(name)
+        bins, index = row.itl_s, index_of(gap_s / tokens)
+        bins[index] = bins.get(index, 0) + tokens
 
     def first_token(self, name: SliceName, seconds: float) -> None:
         """Count a time to first token."""

@@ -123,7 +123,7 @@ class Walk:
             return resolved
         exchange.model, exchange.work_class, exchange.deadlines = resolved
         exchange.model_name = exchange.model.name
-        exchange.class_name = exchange.work_class.value
+        exchange.class_name = exchange.work_class
         exchange.price = price_at(exchange.model.prices, exchange.arrived_ms)
         return None
 
@@ -353,7 +353,7 @@ class Walk:
                 if done is not None:
                     done()
         cancelled_ms = ended_ms if status is RequestStatus.CANCELLED else None
-        self.accountant.shape(shape_row(exchange, end, status.value, cancelled_ms))
+        self.accountant.shape(shape_row(exchange, end, status, cancelled_ms))
         self.stats.ended(event)
 
     # -- refusals

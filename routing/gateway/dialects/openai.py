@@ -24,6 +24,7 @@ _PROMPT_FIELDS = frozenset((
     "messages", "prompt", "suffix", "tools", "functions", "documents", "response_format",
     "chat_template", "chat_template_kwargs", "guided_json", "guided_grammar",
 ))  # fmt: skip
+_BOUNDS = ("max_tokens", "max_completion_tokens")
 _KEY = re.compile(rb'[ \t\r\n]*"((?:[^"\\]|\\.)*)"[ \t\r\n]*:[ \t\r\n]*')
 _NEXT = re.compile(rb"[ \t\r\n]*([,}])")
 _START = re.compile(rb"[ \t\r\n]*\{")
@@ -93,7 +94,9 @@ def _read(body: bytes, *, is_chat: bool) -> Call:
         call.stream_options and bytes(call.stream_options.get("include_usage", b"")) == b"true"
     )
     call.service_tier = _read_word(fields, "service_tier")
-    call.choices = max(_read_int(fields, "n", 1) or 1, _read_int(fields, "best_of", 1) or 1)
+    call.choices = 1
+    if "n" in fields or "best_of" in fields:
+        call.choices = max(_read_int(fields, "n", 1) or 1, _read_int(fields, "best_of", 1) or 1)
     if is_chat:
         prompts, ids = _read_messages(fields), 0
         call.prompt = bytes(fields["messages"])
@@ -117,9 +120,10 @@ def _ask(fields: dict[str, msgspec.Raw], prompt: bytes, choices: int, ids: int) 
             images += 1
             size -= len(match[1] or b"")
     bound = _read_int(fields, "max_tokens", 0)
-    newer = _read_int(fields, "max_completion_tokens", 0)
-    if bound is None or (newer is not None and newer < bound):
-        bound = newer
+    if "max_completion_tokens" in fields:
+        newer = _read_int(fields, "max_completion_tokens", 0)
+        if bound is None or (newer is not None and newer < bound):
+            bound = newer
     return Ask(size, images, ids, choices, bound)
 
 
@@ -271,13 +275,7 @@ def forwarded_body(call: Call, decided: Decided) -> bytes:
     if decided.model != call.model:
         edits.append((*spans["model"], msgspec.json.encode(decided.model)))
     bound = b"%d" % decided.output_tokens
-    stated = [name for name in ("max_tokens", "max_completion_tokens") if _states(call, name)]
-    edits += [
-        (*spans[name], bound)
-        for name in stated
-        if int(call.body[slice(*spans[name])]) > decided.output_tokens
-    ]
-    if not stated:
+    if not _lower_bounds(call, decided.output_tokens, edits):
         if "max_tokens" in spans:  # null
             edits.append((*spans["max_tokens"], bound))
         else:
@@ -299,15 +297,24 @@ def forwarded_body(call: Call, decided: Decided) -> bytes:
     return _spliced(call, edits, added)
 
 
-def _states(call: Call, name: str) -> bool:
-    span = call.spans.get(name)
-    return span is not None and call.body[span[0] : span[1]] != b"null"
+def _lower_bounds(call: Call, most: int, edits: list[tuple[int, int, bytes]]) -> bool:
+    """Cut the caller's own output bounds to `most`; whether it stated any."""
+    is_stated = False
+    for name in _BOUNDS:
+        span = call.spans.get(name)
+        if span is None or (value := call.body[span[0] : span[1]]) == b"null":
+            continue
+        is_stated = True
+        if int(value) > most:
+            edits.append((*span, b"%d" % most))
+    return is_stated
 
 
 def _spliced(call: Call, edits: list[tuple[int, int, bytes]], added: bytes) -> bytes:
     body, at = call.body, 0
     pieces: list[bytes] = []
-    for begin, end, replacement in sorted(edits):
+    edits.sort()
+    for begin, end, replacement in edits:
         pieces.append(body[at:begin])
         pieces.append(replacement)
         at = end
