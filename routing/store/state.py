@@ -138,7 +138,11 @@ def read_process_statuses(client: "redis.Redis", now_ms: int) -> list[ProcessSta
 
 def read_gateway_statuses(client: "redis.Redis", now_ms: int) -> list[GatewayStatus]:
     """Gateways seen in the last 10 s, by id."""
-    known = cast("dict[bytes, bytes]", client.hgetall(keys.GATEWAYS))
+    return living_gateways(cast("dict[bytes, bytes]", client.hgetall(keys.GATEWAYS)), now_ms)
+
+
+def living_gateways(known: dict[bytes, bytes], now_ms: int) -> list[GatewayStatus]:
+    """Those of the hash `keys.GATEWAYS` that were seen in the last 10 s, by id."""
     return sorted(_living(known, decode_gateway_status, now_ms), key=lambda one: one.gateway_id)
 
 
@@ -155,7 +159,7 @@ async def fetch_gateway_statuses(store: StoreConnection, now_ms: int) -> list[Ga
     known = dict(zip(flat[::2], flat[1::2], strict=True))
     if old := _forgotten(known, decode_gateway_status, now_ms):
         store.command("HDEL", keys.GATEWAYS, *old)
-    return sorted(_living(known, decode_gateway_status, now_ms), key=lambda one: one.gateway_id)
+    return living_gateways(known, now_ms)
 
 
 def _living(

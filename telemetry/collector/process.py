@@ -17,14 +17,16 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from routing.contracts.endpoint_state import EndpointState
+from routing.contracts.enums import ReplicaHealth
 from routing.contracts.live import POOL_HISTORY
 from routing.contracts.process import ProcessStatus
 from routing.contracts.snapshot import Snapshot, SnapshotError, decode_snapshot
 from routing.store import keys
+from routing.store.state import living_gateways
 from telemetry.collector.fold import Overtaken, fold, recall
 from telemetry.collector.lease import Lease
 from telemetry.collector.publish import History, Round, clear_status, publish, write_status
-from telemetry.collector.rules import Track, advance, first_track
+from telemetry.collector.rules import Track, advance, first_track, judged
 from telemetry.collector.scrape import read_all
 from telemetry.collector.wire import as_bytes, optional_bytes
 from telemetry.stats.figures import Spend, Trailing
@@ -142,13 +144,25 @@ class Collector:
             ]
         )
         now_s, now_ms = time.monotonic(), _now_ms()
+        hung = await self._hung(now_ms)
         states: dict[str, list[EndpointState]] = {pool: [] for pool in pools}
         for (pool, endpoint), outcome in zip(wanted, outcomes, strict=True):
             track = advance(tracks[endpoint.replica_id], outcome, now_s, now_ms)
             tracks[endpoint.replica_id] = track
-            states[pool].append(track.state)
+            states[pool].append(judged(track.state, hung))
         self.tracks = tracks
         return states
+
+    async def _hung(self, now_ms: int) -> frozenset[str]:
+        """Replicas that some living gateway waits for in vain."""
+        flat = await self.store.hgetall(keys.GATEWAYS)
+        known = {as_bytes(name): as_bytes(raw) for name, raw in flat.items()}
+        return frozenset(
+            replica_id
+            for status in living_gateways(known, now_ms)
+            for replica_id, why in status.open_breakers.items()
+            if why == ReplicaHealth.HUNG
+        )
 
     async def _fold(self, memory: Memory) -> None:
         now_ms = _now_ms()

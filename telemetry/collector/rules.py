@@ -4,8 +4,8 @@ Names are those of vLLM 0.32 and, where they were renamed, older ones. A process
 engines (label `engine`): counters and queues add up, occupancy is their mean.
 
 Health: `ok`; `stale`, no good scrape for `STALE_AFTER_S` although something listens; `lost`,
-nothing listens or the engine says that it is dead. (`hung`, healthy but not completing, is seen by
-those who send completions: gateways.)
+nothing listens or the engine says that it is dead; `hung`, healthy but not completing, is what
+gateways say, who send completions.
 """
 
 import re
@@ -17,6 +17,7 @@ from routing.contracts.endpoint_state import EndpointState
 from routing.contracts.enums import ReplicaHealth
 from telemetry.stats.windows import Counter, Tally, mean_s, rate_per_s
 
+HUNG_REASON = "answers health checks, but gateways wait for its completions in vain"
 STALE_AFTER_S = 3.0  # three periods
 VERSION_CHARS_MAX = 40
 
@@ -204,6 +205,17 @@ def advance(track: Track, outcome: Outcome, now_s: float, now_ms: int) -> Track:
         track,
         state=msgspec.structs.replace(state, health=ReplicaHealth.STALE, reason=outcome.reason),
     )
+
+
+def judged(state: EndpointState, hung: frozenset[str]) -> EndpointState:
+    """The state as told: a replica that looks well but lets gateways wait is `hung`.
+
+    `hung` holds the replicas that at least one gateway has stopped using for that reason. What the
+    engine says of itself stays, so that the next round starts from it.
+    """
+    if state.health is not ReplicaHealth.OK or state.replica_id not in hung:
+        return state
+    return msgspec.structs.replace(state, health=ReplicaHealth.HUNG, reason=HUNG_REASON)
 
 
 def _fresh(track: Track, outcome: Outcome, sample: EngineSample, now_ms: int) -> EndpointState:

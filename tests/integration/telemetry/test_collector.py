@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from routing.contracts.enums import ReplicaHealth
-from routing.contracts.process import decode_process_status
+from routing.contracts.enums import ReplicaHealth, StoreMode
+from routing.contracts.process import GatewayStatus, decode_process_status, encode_status
 from routing.store import keys
 from telemetry.stats.windows import TOTAL, decode_key, decode_sum, minute_of
 from tests.collecting import (
@@ -93,6 +93,46 @@ def test_hanging_replica_turns_stale_dead_one_is_lost_and_both_come_back(
         hanging.is_stuck = False
         dying.start()
         wait_until(lambda: health(0) == health(1) == ReplicaHealth.OK, 10, "both back")
+
+
+def gateway_status(at_ms: int, open_breakers: dict[str, str]) -> bytes:
+    """A gateway's word; only its time and its breakers matter here."""
+    status = GatewayStatus(
+        gateway_id="g0", incarnation="i", pid=1, host="h", port=1, admin_port=2, started_at_ms=1,
+        at_ms=at_ms, snapshot_number=1, policy="main@1", state="ready",
+        store_mode=StoreMode.SHARED, in_flight=0, journal_pending=0, open_breakers=open_breakers,
+    )  # fmt: skip
+    return encode_status(status)
+
+
+def test_a_replica_that_a_living_gateway_waits_for_in_vain_is_hung_until_it_answers(
+    store: "redis.Redis[bytes]", store_url: str, tmp_path: Path
+) -> None:
+    def say(open_breakers: dict[str, str], age_s: int = 0) -> None:
+        at_ms = (int(time.time()) - age_s) * 1000
+        store.hset(keys.GATEWAYS, "g0", gateway_status(at_ms, open_breakers))
+
+    def health() -> str:
+        state = endpoint(store, "p1")
+        return state.health if state else ""
+
+    with engines(1) as (one,), start_collector(store_url, tmp_path):
+        one.metrics(num_requests_running=1, kv_cache_usage_perc=0.5)
+        publish(store, make_snapshot([("127.0.0.1", one.port)]))
+        say({"p1-u1": "failing"})
+        wait_until(lambda: health() == ReplicaHealth.OK, 10, "ok: failing is not hung")
+        say({"p1-u1": "hung"})
+        wait_until(lambda: health() == ReplicaHealth.HUNG, 10, "hung")
+        state = endpoint(store, "p1")
+        assert state is not None
+        assert "in vain" in state.reason
+        assert state.kv_usage_ratio == 0.5
+        say({"p1-u1": "hung"}, age_s=60)
+        wait_until(lambda: health() == ReplicaHealth.OK, 10, "ok: a dead gateway's word is gone")
+        say({"p1-u1": "hung"})
+        wait_until(lambda: health() == ReplicaHealth.HUNG, 10, "hung again")
+        say({})
+        wait_until(lambda: health() == ReplicaHealth.OK, 10, "ok again")
 
 
 def test_an_engine_that_says_it_is_dead_is_lost_and_a_huge_page_is_refused(
