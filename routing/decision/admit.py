@@ -92,8 +92,10 @@ def refusal(
     )
     reason = _reason(dimension)
     if need > limit:
-        advice = "This request alone exceeds it: make it smaller (prompt or max_tokens)"
-        return Refusal(reason, f"{state} {advice} or ask for more.", None, group.scope, name)
+        advice = "This request alone exceeds it: ask for more"
+        if dimension not in (Dimension.REQUESTS, Dimension.CONCURRENCY):
+            advice += ", or make it smaller (prompt or max_tokens)"
+        return Refusal(reason, f"{state} {advice}.", None, group.scope, name)
     if group.window is WindowKind.NOW:
         wait_s = CONCURRENCY_WAIT_S if concurrency_wait_s is None else concurrency_wait_s
         advice = "Retry when one of the running requests has ended."

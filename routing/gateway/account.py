@@ -24,7 +24,7 @@ from routing.decision.types import Amounts, Hold
 from routing.gateway.buckets import MAX_UNACKED, Book, Bucket, Item, Stage
 from routing.gateway.journal import Journal
 from routing.gateway.journal_file import END, OPEN, Unfinished
-from routing.gateway.leases import LeaseKeeper
+from routing.gateway.leases import BEAT_S, LeaseKeeper
 from routing.gateway.shapes import ShapeOutbox
 from routing.gateway.write_gate import WriteGate
 from routing.store.client import StoreAwayError
@@ -320,7 +320,14 @@ def _recovered_item(found: Unfinished, now_ms: int) -> Item | None:
             kind, charge, raw = SettleKind(found.kind), found.charge, found.event
         else:
             info = decode_hold_info(found.info)
-            event = lost_event(info, out_so_far=found.out_so_far, elapsed_s=0, ended_at_ms=now_ms)
+            # Had it lived longer than a beat after its last sign of life, it would have said so.
+            age_s = max(0, now_ms - info.event.started_at_ms) / 1000
+            event = lost_event(
+                info,
+                out_so_far=found.out_so_far,
+                elapsed_s=min(BEAT_S, age_s),
+                ended_at_ms=now_ms,
+            )
             kind = SettleKind.RECOVERED
             charge, raw = charge_of(kind, event), event_with_legs(event, found.legs)
     except (msgspec.MsgspecError, ValueError):

@@ -69,6 +69,7 @@ class RequestReader:
     """
 
     __slots__ = (
+        "_framing",
         "_in_head",
         "_length",
         "_max_body",
@@ -91,6 +92,7 @@ class RequestReader:
         self._request = Request()
         self._in_head = True
         self._length = -1
+        self._framing = b""
         self._seen_headers = 0
         self.head_bytes = 0
         self.buffered_bytes = 0
@@ -104,12 +106,29 @@ class RequestReader:
         self.is_reading = True
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        except httptools.HttpParserUpgrade as offer:
+            self._decline(data[offer.args[0] :])
+            return
+        except httptools.HttpParserError:
             raise BrokenRequestError(self.broken or Broken.MALFORMED) from None
         if self._in_head and self.is_reading:
             self.head_bytes += len(data)
             if self.head_bytes > MAX_HEAD_BYTES:
                 raise BrokenRequestError(Broken.HEAD_TOO_LARGE)
+
+    def _decline(self, rest: bytes) -> None:
+        """Go on as HTTP/1 after an offer of another protocol (`Upgrade: h2c`).
+
+        The parser ended the message with its head, since anything might follow one. A new parser
+        reads that head again, without the offer.
+        """
+        offered = self.ready.pop()
+        if offered.method == b"CONNECT":
+            raise BrokenRequestError(Broken.MALFORMED)
+        self._parser = httptools.HttpRequestParser(self)
+        kept = b"".join(b"%b: %b\r\n" % pair for pair in offered.headers.items())
+        line = b"%b %b HTTP/1.1\r\nhost: -\r\n" % (offered.method, offered.target)
+        self.feed(line + kept + self._framing + b"\r\n" + rest)
 
     def _stop(self, why: Broken) -> None:
         self.broken = why
@@ -124,6 +143,7 @@ class RequestReader:
         self.is_reading = True
         self._request = Request()
         self._length = -1
+        self._framing = b""
         self._seen_headers = 0
 
     def on_url(self, url: bytes) -> None:
@@ -138,8 +158,10 @@ class RequestReader:
         name = name.lower()
         if name in READ_HEADERS:
             self._request.headers[name] = value
-        elif name == b"content-length":
-            self._length = int(value) if value.isdigit() else -1
+        elif name in (b"content-length", b"transfer-encoding"):
+            self._framing += b"%b: %b\r\n" % (name, value)
+            if name == b"content-length":
+                self._length = int(value) if value.isdigit() else -1
 
     def on_headers_complete(self) -> None:
         """The head ends: a declared length over the bound is refused before any body is kept."""

@@ -53,7 +53,8 @@ def error_event(refusal: Refusal) -> bytes:
 def retry_headers(refusal: Refusal) -> bytes:
     """Header lines that tell SDKs whether and when to come back, and whose limit it was.
 
-    `retry-after-ms` is exact, `Retry-After` whole seconds rounded up, at least 1.
+    `retry-after-ms` is exact, `Retry-After` whole seconds rounded up, at least 1. A limit of the
+    caller's that waiting cannot help says so, or SDKs would come back at once.
     """
     lines = b""
     wait_s = refusal.retry_after_s
@@ -61,7 +62,8 @@ def retry_headers(refusal: Refusal) -> bytes:
         seconds = max(1, math.ceil(wait_s))
         lines += b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (seconds, math.ceil(wait_s * 1000))
     is_spend = refusal.reason is Reason.BUDGET_EXCEEDED
-    if is_spend or (wait_s is not None and wait_s > LONG_WAIT_S):
+    is_hopeless = bool(refusal.limit) if wait_s is None else wait_s > LONG_WAIT_S
+    if is_spend or is_hopeless:
         lines += b"x-should-retry: false\r\n"
     if refusal.limit:
         lines += b"x-headrace-limit: %b\r\n" % refusal.limit.encode()

@@ -256,7 +256,7 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(request, _UNKNOWN)
 
     def _serve_read(self, request: Request, path: bytes) -> None:
-        if request.method != b"GET":
+        if request.method not in (b"GET", b"HEAD"):
             self._refuse_method(request, b"GET")
         elif path == b"/healthz":
             self._send(request, 200, b'{"status":"ok"}')
@@ -284,12 +284,17 @@ class ClientConnection(asyncio.Protocol):
             self._send(request, 200, msgspec.json.encode(_model_row(name)))
 
     def _send(self, request: Request, status: int, body: bytes) -> None:
-        keep_alive = request.keep_alive
-        self.finish(whole(status, JSON, body, keep_alive=keep_alive), keep_alive=keep_alive)
+        data = whole(status, JSON, body, keep_alive=request.keep_alive)
+        self._finish(request, data)
 
     def _refuse(self, request: Request, refusal: Refusal, headers: bytes = b"") -> None:
         self._listener.walk.stats.refused(refusal.reason)
-        data = refusal_answer(refusal, headers, keep_alive=request.keep_alive)
+        self._finish(request, refusal_answer(refusal, headers, keep_alive=request.keep_alive))
+
+    def _finish(self, request: Request, data: bytes) -> None:
+        """Send a whole answer; to HEAD its head alone, or the next answer would be misread."""
+        if request.method == b"HEAD":
+            data = data[: data.index(b"\r\n\r\n") + 4]
         self.finish(data, keep_alive=request.keep_alive)
 
     def _refuse_method(self, request: Request, allowed: bytes) -> None:

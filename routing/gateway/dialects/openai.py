@@ -119,9 +119,9 @@ def _ask(fields: dict[str, msgspec.Raw], prompt: bytes, choices: int, ids: int) 
         for match in _PICTURE.finditer(prompt):
             images += 1
             size -= len(match[1] or b"")
-    bound = _read_int(fields, "max_tokens", 0)
+    bound = _read_int(fields, "max_tokens", 1)
     if "max_completion_tokens" in fields:
-        newer = _read_int(fields, "max_completion_tokens", 0)
+        newer = _read_int(fields, "max_completion_tokens", 1)
         if bound is None or (newer is not None and newer < bound):
             bound = newer
     return Ask(size, images, ids, choices, bound)

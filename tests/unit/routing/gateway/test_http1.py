@@ -96,3 +96,17 @@ def test_response_skips_informational_heads_and_knows_its_framing() -> None:
     reader.feed(b"HTTP/1.1 200 OK\r\n\r\nuntil the end")
     assert not reader.is_framed
     assert not reader.is_done
+
+
+@pytest.mark.parametrize("size", [1, 9, 1000])
+def test_an_offer_of_another_protocol_is_not_taken_up(size: int) -> None:
+    """Java's client and `curl --http2` offer h2c with each first request."""
+    offer = POST.replace(
+        b"host: h\r\n",
+        b"host: h\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: A\r\n",
+    )
+    reader = RequestReader(100)
+    both = offer + POST
+    for at in range(0, len(both), size):
+        reader.feed(both[at : at + size])
+    assert [request.body for request in reader.ready] == [b"hello", b"hello"]

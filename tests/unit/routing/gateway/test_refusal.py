@@ -39,3 +39,9 @@ def test_long_waits_and_spend_tell_sdks_not_to_retry() -> None:
 
 def test_overload_names_the_fleet() -> None:
     assert lines(Refusal(Reason.NO_CAPACITY, "", 1.0))["x-headrace-scope"] == "fleet"
+
+
+def test_a_limit_that_waiting_cannot_help_tells_sdks_not_to_retry() -> None:
+    hopeless = Refusal(Reason.RATE_LIMITED, "", None, LimitScope.KEY, "requests_per_minute")
+    assert lines(hopeless)["x-should-retry"] == "false"
+    assert "x-should-retry" not in lines(Refusal(Reason.UPSTREAM_ERROR, ""))
