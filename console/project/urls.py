@@ -7,8 +7,8 @@ from django.views.generic import RedirectView
 
 from capacity.fleet import pages as fleet
 from console.accounts import pages as accounts
-from console.pages import audit, health, jobs, overview, system
-from console.web import theme, views
+from console.pages import audit, failures, health, jobs, overview, system
+from console.web import theme
 from routing.policies import pages as policies
 from telemetry.live import pages as telemetry
 from tenants.directory import pages as directory
@@ -82,6 +82,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/", include("console.project.rest")),
 ]
 
-handler403 = views.forbidden
-handler404 = views.not_found
-handler500 = views.server_error
+handler400 = failures.bad_request
+handler403 = failures.forbidden
+handler404 = failures.not_found
+handler500 = failures.server_error

@@ -9,9 +9,15 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
-from django.db import DatabaseError
-from django.http import Http404
+from django.core.exceptions import (
+    BadRequest,
+    PermissionDenied,
+    RequestDataTooBig,
+    SuspiciousOperation,
+)
+from django.db import DatabaseError, DataError
+from django.http import Http404, UnreadablePostError
+from django.http.multipartparser import MultiPartParserError
 from redis.exceptions import RedisError
 from rest_framework import exceptions
 from rest_framework.response import Response
@@ -25,6 +31,22 @@ RETRY_AFTER_S = 5
 _SERVER_ERROR = 500
 
 
+class TooLarge(exceptions.APIException):
+    """The body is larger than any endpoint takes."""
+
+    status_code = 413
+    default_detail = "The body is too large."
+    default_code = "too_large"
+
+
+class Unstorable(exceptions.APIException):
+    """A value of the right type that the database cannot hold."""
+
+    status_code = 422
+    default_detail = "A value is out of range, or holds characters that cannot be stored."
+    default_code = "invalid"
+
+
 def problem(error: Exception, context: dict[str, Any]) -> Response:
     """The response to an exception of a view."""
     request = context.get("request")
@@ -33,23 +55,56 @@ def problem(error: Exception, context: dict[str, Any]) -> Response:
         return _domain(error, request_id)
     if isinstance(error, exceptions.ValidationError):
         return _validation(error, request_id)
-    if isinstance(error, Http404):
-        error = exceptions.NotFound()
-    elif isinstance(error, PermissionDenied):
-        error = exceptions.PermissionDenied()
+    error = _as_refusal(error)
     if isinstance(error, exceptions.APIException):
         return _framework(error, request_id)
     if isinstance(error, RedisError | DatabaseError):
         logger.error("request %s failed: a server is away", request_id, exc_info=error)
-        body = _body("unavailable", "A server that this needs is away.", 503, request_id)
+        body = problem_body("unavailable", "A server that this needs is away.", 503, request_id)
         body["hint"] = "Try again shortly."
         return Response(body, status=503, headers={"Retry-After": str(RETRY_AFTER_S)})
     logger.error("request %s failed", request_id, exc_info=error)
-    return Response(_body("internal", "Unexpected error.", 500, request_id), status=_SERVER_ERROR)
+    return Response(
+        problem_body("internal", "Unexpected error.", 500, request_id), status=_SERVER_ERROR
+    )
+
+
+def problem_body(code: str, title: str, status: int, request_id: str) -> dict[str, Any]:
+    """The body of a refusal that no field is at fault for."""
+    return {
+        "code": code,
+        "title": title,
+        "status": status,
+        "field": "",
+        "hint": "",
+        "request_id": request_id,
+    }
+
+
+def _as_refusal(error: Exception) -> Exception:
+    """What Django raises about a request, as the framework's refusal; others as they are.
+
+    The order matters: a body that is too big is also a suspicious operation, a value that the
+    database cannot hold is also a database error.
+    """
+    refused: exceptions.APIException | None = None
+    if isinstance(error, Http404):
+        refused = exceptions.NotFound()
+    elif isinstance(error, PermissionDenied):
+        refused = exceptions.PermissionDenied()
+    elif isinstance(error, RequestDataTooBig):
+        refused = TooLarge()
+    elif isinstance(error, UnreadablePostError):
+        refused = exceptions.ParseError("The body ended early: send it again.")
+    elif isinstance(error, SuspiciousOperation | BadRequest | MultiPartParserError):
+        refused = exceptions.ParseError()
+    elif isinstance(error, DataError | UnicodeEncodeError):
+        refused = Unstorable()
+    return error if refused is None else refused
 
 
 def _domain(error: DomainError, request_id: str) -> Response:
-    body = _body(error.code, error.message, error.status, request_id)
+    body = problem_body(error.code, error.message, error.status, request_id)
     body["field"], body["hint"] = error.field, error.hint
     findings = getattr(error, "findings", None)
     if findings:
@@ -60,7 +115,9 @@ def _domain(error: DomainError, request_id: str) -> Response:
 def _validation(error: exceptions.ValidationError, request_id: str) -> Response:
     faults = list(_flat(error.detail, ""))
     field, code, title = faults[0] if faults else ("", "invalid", "Invalid input.")
-    body = _body(code, f"{field}: {title}" if field else title, error.status_code, request_id)
+    body = problem_body(
+        code, f"{field}: {title}" if field else title, error.status_code, request_id
+    )
     body["field"] = field
     body["errors"] = [
         {"field": field, "code": code, "title": title} for field, code, title in faults
@@ -90,16 +147,5 @@ def _framework(error: exceptions.APIException, request_id: str) -> Response:
     wait_s = getattr(error, "wait", None)
     if wait_s:
         headers["Retry-After"] = str(int(wait_s) + 1)
-    body = _body(code, str(error.detail), error.status_code, request_id)
+    body = problem_body(code, str(error.detail), error.status_code, request_id)
     return Response(body, status=error.status_code, headers=headers)
-
-
-def _body(code: str, title: str, status: int, request_id: str) -> dict[str, Any]:
-    return {
-        "code": code,
-        "title": title,
-        "status": status,
-        "field": "",
-        "hint": "",
-        "request_id": request_id,
-    }

@@ -6,11 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from django.core.exceptions import RequestDataTooBig
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 
 MAX_BODY_BYTES = 512 * 1024  # a policy document (256 KiB) with room for escapes
+_UNSTORABLE_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")  # how JSON has to write them
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{8,200}")
 
 
@@ -36,15 +39,18 @@ class StrictJSONParser(JSONParser):
         media_type: str | None = None,
         parser_context: Mapping[str, Any] | None = None,
     ) -> Any:
-        """The value. Raises `ParseError`."""
+        """The value. Raises `ParseError`, or `RequestDataTooBig` (413)."""
         raw = stream.read(MAX_BODY_BYTES + 1)
         if len(raw) > MAX_BODY_BYTES:
-            raise ParseError(f"The body is larger than {MAX_BODY_BYTES} bytes.")
+            raise RequestDataTooBig
         try:
             text = codecs.decode(raw, "utf-8")
-            return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+            value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+            if _UNSTORABLE_ESCAPE.search(text):
+                _refuse_unstorable(value)
         except (ValueError, RecursionError) as error:
             raise ParseError(f"The body is not JSON that this accepts: {error}") from error
+        return value
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -54,6 +60,19 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the key {key!r} is said twice")
         found[key] = value
     return found
+
+
+def _refuse_unstorable(value: Any) -> None:
+    """Raise `ValueError` for text that PostgreSQL cannot hold: NUL, or half of a surrogate pair."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            waiting += [*found.keys(), *found.values()]
+        elif isinstance(found, list):
+            waiting += found
+        elif isinstance(found, str) and _UNSTORABLE.search(found):
+            raise ValueError("a text holds NUL or half of a surrogate pair")
 
 
 def _no_constant(name: str) -> NoReturn:
