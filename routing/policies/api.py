@@ -51,6 +51,12 @@ class PolicyVersionSerializer(OutSerializer):
     is_live = serializers.BooleanField()
 
 
+class PublishedSerializer(PolicyVersionSerializer):
+    """The live version after an act; `changed` is false if it was live before, with that effect."""
+
+    changed = serializers.BooleanField()
+
+
 class FindingSerializer(OutSerializer):
     """What is wrong where, and what to do."""
 
@@ -203,22 +209,22 @@ class Publish(Endpoint):
     @endpoint(
         operation_id="policies_publish",
         request=PublishRequest,
-        answer=PolicyVersionSerializer,
+        answer=PublishedSerializer,
         summary="Publish a version",
     )
     def post(self, request: Request, name: str) -> Response:
-        """Publish it; the same content again changes nothing."""
+        """Publish it; the same effect again makes no version and answers `changed: false`."""
         require(self.user, Permission.POLICY_PUBLISH)
         asked = self.body(PublishRequest)
-        return _version(
-            services.publish(
-                policy=name,
-                document=asked["document"],
-                base=_base(request, name, asked),
-                note=asked["note"],
-                actor=actor_of(self.user),
-            )
+        base = _base(request, name, asked)
+        published = services.publish(
+            policy=name,
+            document=asked["document"],
+            base=base,
+            note=asked["note"],
+            actor=actor_of(self.user),
         )
+        return _published(published, base)
 
 
 class Rollback(Endpoint):
@@ -227,22 +233,22 @@ class Rollback(Endpoint):
     @endpoint(
         operation_id="policies_roll_back",
         request=RollbackRequest,
-        answer=PolicyVersionSerializer,
+        answer=PublishedSerializer,
         summary="Roll back to a version",
     )
     def post(self, request: Request, name: str, number: int) -> Response:
-        """Publish that version's document again."""
+        """Publish that version's document again; `changed: false` if it has the live effect."""
         require(self.user, Permission.POLICY_PUBLISH)
         asked = self.body(RollbackRequest)
-        return _version(
-            services.roll_back(
-                policy=name,
-                number=number,
-                base=_base(request, name, asked),
-                note=asked["note"],
-                actor=actor_of(self.user),
-            )
+        base = _base(request, name, asked)
+        published = services.roll_back(
+            policy=name,
+            number=number,
+            base=base,
+            note=asked["note"],
+            actor=actor_of(self.user),
         )
+        return _published(published, base)
 
 
 class SnapshotAcks(Endpoint):
@@ -257,6 +263,14 @@ class SnapshotAcks(Endpoint):
 
 def _version(found: selectors.PolicyVersionView) -> Response:
     response = shown(PolicyVersionSerializer, found)
+    response.headers["ETag"] = f'"{found.digest}"'
+    return response
+
+
+def _published(found: selectors.PolicyVersionView, base: int | None) -> Response:
+    """A version that is its own base was live before: the act made none."""
+    data = PolicyVersionSerializer(found).data
+    response = Response({**data, "changed": found.number != base})
     response.headers["ETag"] = f'"{found.digest}"'
     return response
 

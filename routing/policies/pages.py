@@ -14,7 +14,7 @@ from console.web.keyset import DEFAULT_LIMIT, cut, parse_id
 from console.web.tables import Column, number, pager
 from console.web.views import page
 from routing.policies import text
-from routing.policies.rules.document import to_plain
+from routing.policies.rules.document import digest_of, in_order, to_plain
 from routing.policies.rules.validate import Checked
 from routing.policies.selectors import PolicyVersionView, acks, live
 from routing.policies.selectors import policies as listed_policies
@@ -91,7 +91,7 @@ def policies(request: HttpRequest) -> HttpResponseBase:
     return render(request, "routing/policies.html", "content", context)
 
 
-@page("GET")
+@page("GET", query=("after",))
 def policy(request: HttpRequest, name: str) -> HttpResponseBase:
     """One policy: versions, newest first, and who acknowledged the newest snapshot."""
     require(request.user, Permission.VIEW_ALL)
@@ -119,9 +119,9 @@ def policy_version(request: HttpRequest, name: str, number: int) -> HttpResponse
     current = live(name)
     context = {
         "version": found,
-        "document": text.to_text(found.document),
+        "document": text.to_text(in_order(found.document)),
         "live": current,
-        "diff": text.diff(current.document, found.document) if current else [],
+        "diff": _between(current, found.document),
         "may_publish": can(request.user, Permission.POLICY_PUBLISH),
     }
     return render(request, "routing/policy_version.html", "", context)
@@ -136,7 +136,7 @@ def edit_policy(request: HttpRequest, name: str) -> HttpResponseBase:
     typed = form.parsed() if request.method == "POST" and form.is_valid() else None
     is_publish = request.POST.get("act") == "publish"
     if typed is not None and is_publish and (published := _try_publish(request, name, form, typed)):
-        messages.success(request, f"{published.label} is live.", "ok")
+        _tell(request, published, form.cleaned_data["base"])
         return redirect("policy", name=name)
     checked = check_document(typed) if typed is not None else None
     findings = checked.findings if checked else ()
@@ -148,6 +148,7 @@ def edit_policy(request: HttpRequest, name: str) -> HttpResponseBase:
         "is_checked": checked is not None and not form.errors,
         "refused": sum(finding.level == "refuse" for finding in findings),
         "diff": _diff(current, checked),
+        "changes_nothing": _changes_nothing(current, checked),
         "next_number": (current.number if current else 0) + 1,
     }
     status = 422 if form.errors or any(f.level == "refuse" for f in findings) else 200
@@ -177,13 +178,13 @@ def roll_back_policy(request: HttpRequest, name: str, number: int) -> HttpRespon
         except DomainError as error:
             form.add_refusal(error)
         else:
-            messages.success(request, f"{published.label} is live.", "ok")
+            _tell(request, published, form.cleaned_data["base"])
             return redirect("policy", name=name)
     context = {
         "version": target,
         "live": current,
         "form": form,
-        "diff": text.diff(current.document, target.document) if current else [],
+        "diff": _between(current, target.document),
     }
     return render(
         request, "routing/roll_back.html", "", context, status=422 if form.errors else 200
@@ -191,7 +192,7 @@ def roll_back_policy(request: HttpRequest, name: str, number: int) -> HttpRespon
 
 
 def _start(name: str, current: PolicyVersionView | None) -> dict[str, object]:
-    document = current.document if current else {**FIRST_DOCUMENT, "name": name}
+    document = in_order(current.document) if current else {**FIRST_DOCUMENT, "name": name}
     return {"document": text.to_text(document), "base": current.number if current else None}
 
 
@@ -199,7 +200,34 @@ def _diff(current: PolicyVersionView | None, checked: Checked | None) -> list[te
     """What would change, both sides with their defaults filled in."""
     if current is None or checked is None or checked.document is None:
         return []
-    return text.diff(current.document, to_plain(checked.document))
+    return _between(current, to_plain(checked.document))
+
+
+def _between(current: PolicyVersionView | None, document: dict[str, object]) -> list[text.DiffLine]:
+    """From the live version to `document`, line by line; nothing while no version is live."""
+    if current is None:
+        return []
+    return text.diff(in_order(current.document), in_order(document))
+
+
+def _changes_nothing(current: PolicyVersionView | None, checked: Checked | None) -> bool:
+    """Whether publishing what was checked would make no version: it has the live one's effect."""
+    if current is None or checked is None or checked.document is None:
+        return False
+    return digest_of(checked.document) == current.digest
+
+
+def _tell(request: HttpRequest, published: PolicyVersionView, base: int | None) -> None:
+    """Say what publishing did: a version equal to its base is the one that was live before."""
+    if published.number == base:
+        messages.warning(
+            request,
+            f"No change: the document has the same effect as {published.label}, which stays live. "
+            "Notes alone make no version; this note was not kept.",
+            "warn",
+        )
+    else:
+        messages.success(request, f"{published.label} is live.", "ok")
 
 
 def _try_publish(

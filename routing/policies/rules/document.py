@@ -156,9 +156,23 @@ def to_plain(document: Document) -> dict[str, object]:
     return plain
 
 
+def in_order(plain: dict[str, object]) -> dict[str, object]:
+    """The same document in its own field order, models by name, whole numbers without a fraction.
+
+    JSON columns keep keys in an order of their own and people type them in any: only texts of this
+    order can be compared line by line. Raises `msgspec.ValidationError` if it is not a document.
+    """
+    ordered = to_plain(from_plain(plain))
+    models = ordered["models"]
+    assert isinstance(models, dict)  # noqa: S101 - the struct's field is a mapping
+    whole = _whole_numbers({**ordered, "models": dict(sorted(models.items()))})
+    assert isinstance(whole, dict)  # noqa: S101 - a mapping stays one
+    return whole
+
+
 def digest_of(document: Document) -> str:
     """SHA-256 of the canonical JSON with defaults and without notes: equal means equal effect."""
-    plain = _without_notes(to_plain(document))
+    plain = _whole_numbers(_without_notes(to_plain(document)))
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -168,6 +182,14 @@ def _without_notes(value: object) -> object:
         return {key: _without_notes(item) for key, item in value.items() if key != "note"}
     if isinstance(value, list):
         return [_without_notes(item) for item in value]
+    return value
+
+
+def _whole_numbers(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _whole_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole_numbers(item) for item in value]
     if isinstance(value, float) and value.is_integer():
         return int(value)  # 5 and 5.0 are one value, also after a trip through JSON columns
     return value
