@@ -39,7 +39,7 @@ REPLICA_COLUMNS = (
 )
 
 
-@page("GET")
+@page("GET", query=("after",))
 def fleet(request: HttpRequest) -> HttpResponseBase:
     """Pools by name with one cell a replica; htmx asks again every two seconds."""
     require(request.user, Permission.VIEW_ALL)

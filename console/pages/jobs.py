@@ -31,7 +31,7 @@ COLUMNS = (
 OPEN_STATES = (JobState.QUEUED.value, JobState.RUNNING.value)
 
 
-@page("GET")
+@page("GET", query=("kind", "routine", "after"))
 def jobs(request: HttpRequest) -> HttpResponseBase:
     """Jobs, newest first."""
     require(request.user, Permission.VIEW_ALL)

@@ -59,7 +59,7 @@ def parse_id(text: str | None, field: str = "after") -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_ID_DIGITS):
-        raise InvalidInput("This page address is not one of ours.", field=field)
+        raise InvalidInput(f"{field}: this is not a number of ours.", field=field)
     return int(text)
 
 

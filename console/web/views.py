@@ -1,6 +1,6 @@
 """What every page shares: sign-in required, refusals as pages, nothing kept by caches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import wraps
 from urllib.parse import urlencode
 
@@ -11,10 +11,12 @@ from django.shortcuts import render
 from django.template import loader
 from django.views.decorators.http import require_http_methods
 
-from console.errors import DomainError, Forbidden, NotFound
+from console.errors import DomainError, Forbidden, InvalidInput, NotFound
 from console.web.htmx import is_partial
 
 View = Callable[..., HttpResponseBase]
+
+SHOWN_CHARS = 60  # of what was sent, in a refusal
 
 _TITLES = {
     403: "Not allowed",
@@ -24,8 +26,11 @@ _TITLES = {
 }
 
 
-def page(*methods: str) -> Callable[[View], View]:
+def page(*methods: str, query: Collection[str] | None = None) -> Callable[[View], View]:
     """Decorate a page that answers `methods` (GET and HEAD are meant by `GET`).
+
+    `query` names the parameters that a page with filters reads. Another one is refused: a filter
+    that is silently ignored shows rows that nobody asked for as if they were the answer.
 
     A visitor without a session goes to sign-in and comes back; a `DomainError` becomes its page
     (for htmx: a fragment with the same status). Responses are `no-store`: after access is lost the
@@ -39,6 +44,8 @@ def page(*methods: str) -> Callable[[View], View]:
             if not request.user.is_authenticated:
                 return redirect_to_login(request.get_full_path(), settings.LOGIN_URL)
             try:
+                if query is not None:
+                    _refuse_unknown(request, query)
                 response = view(request, **captured)
             except DomainError as error:
                 response = refusal(request, error)
@@ -49,6 +56,30 @@ def page(*methods: str) -> Callable[[View], View]:
         return guarded
 
     return decorate
+
+
+def choice(request: HttpRequest, name: str, known: Collection[str], default: str) -> str:
+    """A parameter that takes one of a few words; `default` if absent, `InvalidInput` otherwise."""
+    given = request.GET.get(name, "")
+    if not given:
+        return default
+    if given not in known:
+        raise InvalidInput(
+            f"{name}: there is no {given[:SHOWN_CHARS]!r}.",
+            field=name,
+            hint=f"One of: {', '.join(known)}.",
+        )
+    return given
+
+
+def _refuse_unknown(request: HttpRequest, known: Collection[str]) -> None:
+    for name in request.GET:
+        if name not in known:
+            raise InvalidInput(
+                f"{name[:SHOWN_CHARS]}: this page has no such filter.",
+                field=name[:SHOWN_CHARS],
+                hint=f"It knows: {', '.join(sorted(known))}.",
+            )
 
 
 def refusal(request: HttpRequest, error: DomainError) -> HttpResponse:

@@ -36,7 +36,7 @@ MINUTE_COLUMNS = (
 )
 
 
-@page("GET")
+@page("GET", query=("tenant",))
 def live(request: HttpRequest) -> HttpResponseBase:
     """Time to first token, KV occupancy and spend, moving; `?tenant=` narrows it to one tenant.
 

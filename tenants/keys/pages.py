@@ -99,7 +99,7 @@ class RevokeForm(TypedConfirmation):
     reason = forms.CharField(max_length=400)
 
 
-@page("GET")
+@page("GET", query=("after",))
 def keys(request: HttpRequest, slug: str, area: str) -> HttpResponseBase:
     """Keys, newest first. `area` is the prefix of the page names that links stay in."""
     tenant = open_tenant(request.user, slug)

@@ -56,22 +56,17 @@ class UsageFilter:
         return self == UsageFilter()
 
 
-def range_of(query: Mapping[str, str]) -> tuple[str, timedelta]:
-    """Name and length of the chosen time range; the default for an unknown one."""
-    name = query.get("range", "")
-    if name not in RANGES:
-        name = DEFAULT_RANGE
-    return name, RANGES[name][0]
-
-
 def usage_filter(query: Mapping[str, str]) -> UsageFilter:
     """The filter in a query string; raises `InvalidInput` with the parameter at fault."""
     status = query.get("status", "")
     if status and status not in set(RequestStatus):
-        raise InvalidInput("No such status.", field="status")
+        raise InvalidInput("status: there is no such one.", field="status")
+    since, until = _day(query, "since"), _day(query, "until")
+    if since and until and until < since:
+        raise InvalidInput("until: this day is before the first one.", field="until")
     return UsageFilter(
-        since=_day(query, "since"),
-        until=_day(query, "until"),
+        since=since,
+        until=until,
         key_id=parse_id(query.get("key"), "key"),
         model=query.get("model", "").strip()[:200],
         status=status,
@@ -161,4 +156,4 @@ def _day(query: Mapping[str, str], name: str) -> date | None:
     try:
         return date.fromisoformat(text)
     except ValueError as error:
-        raise InvalidInput("Write a day as 2025-11-29.", field=name) from error
+        raise InvalidInput(f"{name}: write a day as 2025-11-29.", field=name) from error

@@ -12,16 +12,16 @@ from console.web.exports import csv_response
 from console.web.htmx import render
 from console.web.keyset import DEFAULT_LIMIT
 from console.web.tables import Column, number, pager
-from console.web.views import page
+from console.web.views import choice, page
 from routing.contracts.enums import RequestStatus
 from tenants.directory.access import open_tenant
 from tenants.keys.labels import labels_of
 from tenants.ledger.filters import (
     CSV_HEADER,
+    DEFAULT_RANGE,
     RANGES,
     UsageFilter,
     csv_batches,
-    range_of,
     usage_filter,
 )
 from tenants.ledger.selectors import (
@@ -35,6 +35,8 @@ from tenants.ledger.selectors import (
     usage_page,
 )
 
+OWN_USAGE_QUERY = ("after", "since", "until", "key", "model", "status")
+USAGE_QUERY = ("tenant", *OWN_USAGE_QUERY)
 TOKENS_PER_MTOK = 1_000_000
 GROUPS = {"tenant": spend_by_tenant, "model": spend_by_model, "key": spend_by_key}
 _SPEND_COLUMNS = (
@@ -76,17 +78,23 @@ class SpendRow:
     url: str
 
 
-@page("GET")
+@page(
+    "GET",
+    query=(
+        "tenant",
+        "by",
+        "range",
+    ),
+)
 def spend(request: HttpRequest) -> HttpResponseBase:
     """Who spends: by tenant, model or key, over a chosen time; `tenant` narrows it to one."""
     require(request.user, Permission.VIEW_ALL)
     slug = request.GET.get("tenant", "")
     tenant = open_tenant(request.user, slug) if slug else None
     seen = frozenset({tenant.id}) if tenant else visible_tenant_ids(request.user)
-    group = request.GET.get("by", "")
-    if group not in GROUPS:
-        group = "model" if tenant else "tenant"
-    name, length = range_of(request.GET)
+    group = choice(request, "by", GROUPS, "model" if tenant else "tenant")
+    name = choice(request, "range", RANGES, DEFAULT_RANGE)
+    length = RANGES[name][0]
     until = timezone.now()
     totals = ledger_totals(tenant_ids=seen, since=until - length, until=until)
     found = GROUPS[group](tenant_ids=seen, since=until - length, until=until)
@@ -106,7 +114,7 @@ def spend(request: HttpRequest) -> HttpResponseBase:
     return render(request, "tenants/spend.html", "content", context)
 
 
-@page("GET")
+@page("GET", query=USAGE_QUERY)
 def usage(request: HttpRequest) -> HttpResponseBase:
     """Ledger rows of all tenants, newest first; the filter is in the address."""
     require(request.user, Permission.VIEW_ALL)
@@ -125,7 +133,7 @@ def usage(request: HttpRequest) -> HttpResponseBase:
     return render(request, "tenants/usage.html", "rows", context)
 
 
-@page("GET")
+@page("GET", query=USAGE_QUERY)
 def usage_csv(request: HttpRequest) -> HttpResponseBase:
     """The filtered rows as CSV, at most `MAX_EXPORTED`, with totals."""
     require(request.user, Permission.VIEW_ALL)
@@ -137,7 +145,7 @@ def usage_csv(request: HttpRequest) -> HttpResponseBase:
     )
 
 
-@page("GET")
+@page("GET", query=OWN_USAGE_QUERY)
 def own_usage(request: HttpRequest, slug: str) -> HttpResponseBase:
     """Ledger rows of one tenant for its own people: no pools, times in its zone."""
     tenant = open_tenant(request.user, slug)
@@ -153,7 +161,7 @@ def own_usage(request: HttpRequest, slug: str) -> HttpResponseBase:
     return render(request, "tenants/usage.html", "rows", context)
 
 
-@page("GET")
+@page("GET", query=OWN_USAGE_QUERY)
 def own_usage_csv(request: HttpRequest, slug: str) -> HttpResponseBase:
     """One tenant's filtered rows as CSV."""
     tenant = open_tenant(request.user, slug)

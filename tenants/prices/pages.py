@@ -62,7 +62,13 @@ class PriceForm(ServiceForm):
         return cleaned
 
 
-@page("GET")
+@page(
+    "GET",
+    query=(
+        "model",
+        "after",
+    ),
+)
 def prices(request: HttpRequest) -> HttpResponseBase:
     """Price rows, newest first."""
     require(request.user, Permission.VIEW_ALL)
