@@ -72,6 +72,12 @@ def wait_until(condition: Any, timeout_s: float = 10.0, what: str = "condition")
         time.sleep(0.02)
 
 
+def wait_for_room_in_the_minute(store: "redis.Redis", need_s: int = 12) -> None:
+    """What counts per minute must not straddle an edge: with less than `need_s` left, wait."""
+    while store.time()[0] % 60 > 60 - need_s:
+        time.sleep(0.2)
+
+
 def usd(amount: str) -> int:
     """Nano-dollars of a decimal dollar text."""
     whole, _, part = amount.partition(".")

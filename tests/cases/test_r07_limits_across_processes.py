@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import redis
 
 from routing.contracts.enums import Dimension, WindowKind
 from tests.gatewaying import body_of, serving
-from tests.stack import ACME_KEY, ROOT, GatewayProcess, limit
+from tests.stack import ACME_KEY, ROOT, GatewayProcess, limit, wait_for_room_in_the_minute
 from tests.upstream import Seen, UpstreamThread, answer, json_script, usage
 
 AHEAD = "import time\n_real = time.time\ntime.time = lambda: _real() + 30.0\n"
@@ -80,7 +79,7 @@ def test_requests_per_minute_are_shared_and_follow_the_stores_clock(
             tmp_path / "b", upstream, limits=limits, env={"HEADRACE_GATEWAY_ID": "g1"} | ahead
         ) as two,
     ):
-        wait_for_room_in_the_minute(lambda: store.time()[0])
+        wait_for_room_in_the_minute(store)
         answers = burst([one, two], 60, over_s=4.0)
         codes = [r.status_code for r in answers]
         assert codes.count(200) == 30
@@ -90,12 +89,6 @@ def test_requests_per_minute_are_shared_and_follow_the_stores_clock(
         hints = [int(g.chat(ACME_KEY, **body_of()).headers["retry-after"]) for g in (one, two)]
         assert abs(hints[0] - hints[1]) <= 1
         assert abs(hints[0] - (60 - now % 60)) <= 1
-
-
-def wait_for_room_in_the_minute(now_s: Callable[[], int], need_s: int = 12) -> None:
-    """The burst must not straddle an edge: when this minute is nearly over, wait for the next."""
-    while now_s() % 60 > 60 - need_s:
-        time.sleep(0.2)
 
 
 def test_peak_counts_overlaps():

@@ -10,7 +10,7 @@ import redis
 from routing.contracts.enums import Dimension, WindowKind
 from routing.store import keys
 from tests.gatewaying import ACME, body_of, rows, serving
-from tests.stack import ACME_KEY, api_key, limit, wait_until
+from tests.stack import ACME_KEY, api_key, limit, wait_for_room_in_the_minute, wait_until
 from tests.upstream import UpstreamThread, answer, json_script, usage
 
 REFUSALS: dict[str, tuple[dict[str, Any], set[int]]] = {
@@ -38,6 +38,7 @@ def test_third_request_is_served_within_the_same_minute(
         serving(tmp_path, upstream, limits=tuple(limits), keys={digest: key}) as gateway,
         ThreadPoolExecutor(1) as pool,
     ):
+        wait_for_room_in_the_minute(store)
         first = pool.submit(lambda: gateway.chat(ACME_KEY, **body_of()))
         wait_until(lambda: len(upstream.completions) == 1, 5, "A at the upstream")
         refused = gateway.chat(ACME_KEY, **(body_of() | changes))

@@ -9,7 +9,7 @@ import redis
 
 from routing.contracts.enums import Dimension
 from tests.gatewaying import error_of, serving
-from tests.stack import limit
+from tests.stack import limit, wait_for_room_in_the_minute
 from tests.upstream import UpstreamThread, json_script
 
 LIMITED = {"error": {"message": "slow down", "type": "rate_limit_error", "code": 429}}
@@ -40,8 +40,7 @@ def test_the_own_limit_says_until_when_its_window_lasts(
 ) -> None:
     limits = (limit(Dimension.REQUESTS, 1),)
     with UpstreamThread() as upstream, serving(tmp_path, upstream, limits=limits) as gateway:
-        if time.time() % 60 > 55:  # both requests belong into one minute
-            time.sleep(60.1 - time.time() % 60)
+        wait_for_room_in_the_minute(store)
         assert gateway.chat().status_code == 200
         response = gateway.chat()
         left_s = 60 - time.time() % 60
