@@ -18,14 +18,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from console.supervisor import usage
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 LOCK = "requirements.lock"
 TEST_LOCK = "requirements-test.lock"  # holds everything in LOCK as well
 PACKAGES = ("console", "tenants", "routing", "capacity", "telemetry")
 
+HELP_WORDS = frozenset({"help", "--help", "-h"})  # alone, as is no word at all, they list commands
 # Commands that need no state to begin with: they make it, or say themselves that there is none.
 STATELESS = frozenset(
-    {"up", "down", "status", "credentials", "test", "bench", "help", "version", "--help", "-h"}
+    {"up", "down", "status", "credentials", "test", "bench", "version", *HELP_WORDS}
 )
 REQUIRED = ("DATABASE_URL", "REDIS_URL", "HEADRACE_SECRET_KEY", "HEADRACE_KEY_PEPPER")
 
@@ -45,11 +48,15 @@ INTERRUPTED = 130  # exit code of a shell command ended by Ctrl-C
 def ensure(argv: list[str], root: Path = ROOT) -> None:
     """Return only inside the environment, with `--state` taken out of `argv` and its values loaded.
 
+    Asked for help alone, says what there is and ends the process: nothing is installed for that.
     Replaces the process if it must run inside `.venv`. Ends it with one line if the environment
     cannot be made, or if the command needs a state and there is none.
     """
-    command = argv[1] if len(argv) > 1 else "help"
     state = _take_state(argv, root)
+    command = argv[1] if len(argv) > 1 else "help"
+    if command in HELP_WORDS and len(argv) <= 2:
+        sys.stdout.write(usage.text())
+        sys.exit(0)
     os.environ["HEADRACE_STATE"] = str(state)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.project.settings")
     if os.environ.get("HEADRACE_NO_VENV") != "1":  # an image brings its packages itself
