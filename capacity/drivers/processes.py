@@ -87,6 +87,12 @@ def read_record(path: Path) -> ProcessRecord | None:
         return None
 
 
+def records_in(directory: Path) -> list[ProcessRecord]:
+    """The processes named by a directory's files, alive or not, in order of name."""
+    found = (read_record(path) for path in sorted(directory.glob("*.json")))
+    return [record for record in found if record is not None]
+
+
 def write_record(path: Path, record: ProcessRecord) -> None:
     """Put the record in place at once, so that no reader sees half of it."""
     fresh = path.with_suffix(".new")

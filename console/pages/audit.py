@@ -31,15 +31,7 @@ EXPORT_BATCH = 200
 MAX_EXPORTED = 100_000  # one download; older rows follow with a filter
 
 
-@page(
-    "GET",
-    query=(
-        "type",
-        "id",
-        "after",
-        "verify",
-    ),
-)
+@page("GET", query=("type", "id", "after", "verify"))
 def audit(request: HttpRequest) -> HttpResponseBase:
     """The trail, newest first. `?verify=1` reads the whole chain and says whether it holds."""
     require(request.user, Permission.VIEW_AUDIT)
@@ -61,15 +53,7 @@ def audit(request: HttpRequest) -> HttpResponseBase:
     return render(request, "console/audit.html", "rows", context)
 
 
-@page(
-    "GET",
-    query=(
-        "type",
-        "id",
-        "after",
-        "verify",
-    ),
-)
+@page("GET", query=("type", "id", "after", "verify"))
 def audit_csv(request: HttpRequest) -> HttpResponseBase:
     """The filtered trail as CSV, at most `MAX_EXPORTED` rows, newest first."""
     require(request.user, Permission.EXPORT_AUDIT)

@@ -13,6 +13,7 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from redis.exceptions import RedisError
 
+from capacity.drivers.processes import ProcessRecord, records_in
 from console.web.store import store
 
 logger = logging.getLogger(__name__)
@@ -124,6 +125,11 @@ def is_store_up() -> bool:
     except RedisError as error:
         logger.warning("the store did not answer: %s", error)
         return False
+
+
+def engines() -> list[ProcessRecord]:
+    """Simulated replicas that the worker started on this machine, alive or not."""
+    return records_in(settings.STATE_DIR / "replicas")
 
 
 def supervised() -> list[Supervised] | None:

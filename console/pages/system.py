@@ -26,6 +26,12 @@ PROCESS_COLUMNS = (
     Column("Version"),
     Column("Note"),
 )
+ENGINE_COLUMNS = (
+    Column("Engine"),
+    Column("State"),
+    number("PID"),
+    Column("Address"),
+)
 GATEWAY_COLUMNS = (
     Column("Gateway"),
     Column("State"),
@@ -72,6 +78,8 @@ def system(request: HttpRequest) -> HttpResponseBase:
     context = {
         "strips": strips,
         "processes": process_rows(processes or [], supervised or []),
+        "engines": parts.engines(),
+        "engine_columns": ENGINE_COLUMNS,
         "process_columns": PROCESS_COLUMNS,
         "gateways": [
             {

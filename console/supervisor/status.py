@@ -7,6 +7,7 @@ from typing import Any
 
 import redis
 
+from capacity.drivers.processes import records_in
 from console.project.database import (
     IDLE_IN_TRANSACTION_TIMEOUT_MS,
     LOCK_TIMEOUT_MS,
@@ -117,6 +118,7 @@ def collect(state: State, now: float) -> dict[str, Any]:
         "console_url": file.get("console_url"),
         "gateway_url": file.get("gateway_url"),
         "processes": rows,
+        "engines": engines(state),
         **store,
         "database_limits": {
             "statement_timeout_ms": STATEMENT_TIMEOUT_MS,
@@ -124,6 +126,19 @@ def collect(state: State, now: float) -> dict[str, Any]:
             "idle_in_transaction_timeout_ms": IDLE_IN_TRANSACTION_TIMEOUT_MS,
         },
     }
+
+
+def engines(state: State) -> list[dict[str, Any]]:
+    """Simulated replicas that the worker started here; whether they serve is on `/fleet/`."""
+    return [
+        {
+            "name": record.name,
+            "pid": record.pid,
+            "port": record.port,
+            "state": "running" if record.is_alive else "dead",
+        }
+        for record in records_in(state.replicas)
+    ]
 
 
 def _phase(file: Mapping[str, Any], *, is_supervised: bool) -> str:
@@ -224,6 +239,12 @@ def table(answer: Mapping[str, Any]) -> list[str]:
             f"{'-' if row['age_s'] is None else row['age_s']:>9}{row['restarts']:>10}"
             f"  {row['readiness']}{reason}"
         )
+    if answer["engines"]:
+        lines += ["", f"{'engine':<21}{'pid':>8}{'port':>7}  state (what each can serve: /fleet/)"]
+    lines += [
+        f"{row['name']:<21}{row['pid']:>8}{row['port']:>7}  {row['state']}"
+        for row in answer["engines"]
+    ]
     if answer["store_error"]:
         lines += ["", f"store: {answer['store_error']}"]
     if answer["gateways"]:

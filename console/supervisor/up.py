@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from capacity.drivers.processes import read_record
+from capacity.drivers.processes import records_in
 from console.supervisor import embedded, plan, ports, proc
 from console.supervisor.probes import PoolsProbe
 from console.supervisor.processes import SERVERS, Supervisor
@@ -192,5 +192,5 @@ def stop_leftovers(state: State) -> None:
 
 def _replicas(state: State) -> list[proc.Identity]:
     """Simulated replicas named in the state that still are the processes meant there."""
-    records = [read_record(path) for path in state.replicas.glob("*.json")]
-    return [proc.Identity(it.pid, it.ticks) for it in records if it is not None and it.is_alive]
+    records = records_in(state.replicas)
+    return [proc.Identity(it.pid, it.ticks) for it in records if it.is_alive]

@@ -3,6 +3,7 @@
 import msgspec
 
 from routing.contracts.enums import StoreMode
+from routing.contracts.version import VERSION
 
 
 class GatewayStatus(msgspec.Struct, frozen=True):
@@ -37,7 +38,7 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     pid: int
     started_at_ms: int
     at_ms: int
-    version: str = ""
+    version: str = VERSION
     lag_s: float | None = None
     note: str = ""
 

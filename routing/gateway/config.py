@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from routing.contracts.version import VERSION
+
 DEFAULT_PORT = 8080
 DEFAULT_ADMIN_PORT = 8081
 MAX_BODY_BYTES = 10_000_000  # the largest prompt a 1M-token context can need, images included
@@ -36,7 +38,7 @@ class GatewayConfig:
     log_level: str = "INFO"
     drain_s: float = 60.0
     max_body_bytes: int = MAX_BODY_BYTES
-    version: str = "0.1.0"
+    version: str = VERSION
 
     @property
     def journal_dir(self) -> Path:

@@ -64,13 +64,7 @@ class SuspendForm(TypedConfirmation):
     reason = forms.CharField(max_length=400)
 
 
-@page(
-    "GET",
-    query=(
-        "from",
-        "after",
-    ),
-)
+@page("GET", query=("from", "after"))
 def tenants(request: HttpRequest) -> HttpResponseBase:
     """Tenants by slug. `from` starts the list at a slug, so that one of many is found at once."""
     require(request.user, Permission.VIEW_ALL)

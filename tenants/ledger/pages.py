@@ -78,14 +78,7 @@ class SpendRow:
     url: str
 
 
-@page(
-    "GET",
-    query=(
-        "tenant",
-        "by",
-        "range",
-    ),
-)
+@page("GET", query=("tenant", "by", "range"))
 def spend(request: HttpRequest) -> HttpResponseBase:
     """Who spends: by tenant, model or key, over a chosen time; `tenant` narrows it to one."""
     require(request.user, Permission.VIEW_ALL)

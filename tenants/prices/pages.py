@@ -62,13 +62,7 @@ class PriceForm(ServiceForm):
         return cleaned
 
 
-@page(
-    "GET",
-    query=(
-        "model",
-        "after",
-    ),
-)
+@page("GET", query=("model", "after"))
 def prices(request: HttpRequest) -> HttpResponseBase:
     """Price rows, newest first."""
     require(request.user, Permission.VIEW_ALL)
