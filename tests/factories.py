@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from capacity.fleet.services import create_domain, create_model, create_pool, create_region
 from capacity.models import Pool, Replica
+from console.accounts.services import issue_token
 from console.audit.rules import Actor
 from console.models import Role, User
 from routing.contracts.endpoint_state import EndpointState, PoolState, encode_pool_state
@@ -72,6 +73,19 @@ def make_people(world: World) -> None:
     first = next(iter(world.tenants.values()))
     for name, role in (("tina", "tenant_admin"), ("vic", "tenant_viewer")):
         add_member(tenant_id=first, user_id=world.people[name].pk, role=role, actor=ACTOR)
+
+
+def make_members(world: World, slug: str, count: int) -> list[User]:
+    """Viewers of a tenant, each with an API token."""
+    made = []
+    for number in range(count):
+        user = User.objects.create(username=f"viewer-{number:03d}", email=f"v{number}@x.example")
+        add_member(
+            tenant_id=world.tenants[slug], user_id=user.pk, role="tenant_viewer", actor=ACTOR
+        )
+        issue_token(user_id=user.pk, name="t", actor=ACTOR)
+        made.append(user)
+    return made
 
 
 def make_tenant(

@@ -1,14 +1,31 @@
-"""REST: who the caller is, and its automation tokens."""
+"""REST: who the caller is, its automation tokens, and people for admins."""
 
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from console.accounts.selectors import Permission, actor_of, can, tokens_of, visible_tenant_ids
-from console.accounts.services import issue_token, revoke_token
-from console.rest.fields import InstantField, OutSerializer, StrictSerializer, StrictText
-from console.rest.schema import endpoint
-from console.rest.views import Endpoint, shown
+from console.accounts.selectors import (
+    Permission,
+    actor_of,
+    can,
+    people,
+    person,
+    require,
+    tokens_of,
+    visible_tenant_ids,
+)
+from console.accounts.services import (
+    change_role,
+    create_user,
+    end_sessions,
+    issue_token,
+    restore_user,
+    revoke_token,
+    suspend_user,
+)
+from console.rest.fields import InstantField, OutSerializer, PageQuery, StrictSerializer, StrictText
+from console.rest.schema import endpoint, page_of
+from console.rest.views import Endpoint, shown, shown_page
 
 
 class MeSerializer(OutSerializer):
@@ -98,4 +115,151 @@ class Token(Endpoint):
     def delete(self, request: Request, token_id: int) -> Response:
         """Revoke it; a second time changes nothing."""
         revoke_token(user_id=self.user.pk, token_id=token_id, actor=actor_of(self.user))
+        return Response(status=204)
+
+
+class UserSerializer(OutSerializer):
+    """A person."""
+
+    id = serializers.IntegerField()
+    username = serializers.CharField()
+    email = serializers.CharField()
+    role = serializers.CharField()
+    grants = serializers.ListField(child=serializers.CharField())
+    is_active = serializers.BooleanField()
+    tenants = serializers.IntegerField(help_text="Memberships.")
+    live_tokens = serializers.IntegerField()
+    last_login_at = InstantField(allow_null=True)
+    created_at = InstantField()
+
+
+class UserRequest(StrictSerializer):
+    """A person to create."""
+
+    username = StrictText(max_length=150)
+    email = StrictText(max_length=254, required=False, allow_blank=True, default="")
+    password = StrictText(max_length=256, trim_whitespace=False)
+    role = StrictText(max_length=16, required=False, default="none")
+    grants = serializers.ListField(child=StrictText(max_length=32), required=False, max_length=50)
+
+
+class UserChange(StrictSerializer):
+    """What to change; the rest stays."""
+
+    role = StrictText(max_length=16, required=False)
+    grants = serializers.ListField(child=StrictText(max_length=32), required=False, max_length=50)
+    reason = StrictText(max_length=400)
+
+
+class UserReason(StrictSerializer):
+    """Why."""
+
+    reason = StrictText(max_length=400)
+
+
+class Users(Endpoint):
+    """People who may sign in."""
+
+    @endpoint(
+        operation_id="users_list",
+        query=PageQuery,
+        answer=page_of(UserSerializer),
+        summary="List people",
+    )
+    def get(self, request: Request) -> Response:
+        """In order of user name; admins only."""
+        require(self.user, Permission.MANAGE_ROLES)
+        asked = self.query(PageQuery)
+        found = people(after_username=asked.get("after", ""), limit=asked["limit"] + 1)
+        return shown_page(UserSerializer, found, asked["limit"], lambda row: row.username)
+
+    @endpoint(
+        operation_id="users_create",
+        request=UserRequest,
+        answer=UserSerializer,
+        status=201,
+        summary="Create a person",
+    )
+    def post(self, request: Request) -> Response:
+        """Create a person with a first password; admins only."""
+        require(self.user, Permission.MANAGE_ROLES)
+        made = create_user(actor=actor_of(self.user), **self.body(UserRequest))
+        return shown(UserSerializer, person(made), status=201)
+
+
+class OneUser(Endpoint):
+    """One person."""
+
+    @endpoint(operation_id="users_read", answer=UserSerializer, summary="Read a person")
+    def get(self, request: Request, user_id: int) -> Response:
+        """The person; admins only."""
+        require(self.user, Permission.MANAGE_ROLES)
+        return shown(UserSerializer, person(user_id))
+
+    @endpoint(
+        operation_id="users_change",
+        request=UserChange,
+        answer=UserSerializer,
+        summary="Change a person's role and grants",
+    )
+    def patch(self, request: Request, user_id: int) -> Response:
+        """Change what is given; the last admin keeps the role."""
+        require(self.user, Permission.MANAGE_ROLES)
+        asked = self.body(UserChange)
+        held = person(user_id)
+        change_role(
+            user_id=user_id,
+            role=asked.get("role", held.role),
+            grants=asked.get("grants", held.grants),
+            reason=asked["reason"],
+            actor=actor_of(self.user),
+        )
+        return shown(UserSerializer, person(user_id))
+
+
+class UserSuspend(Endpoint):
+    """Refuse a person."""
+
+    @endpoint(
+        operation_id="users_suspend",
+        request=UserReason,
+        answer=UserSerializer,
+        summary="Suspend a person",
+    )
+    def post(self, request: Request, user_id: int) -> Response:
+        """Sessions end and tokens stop; a second time changes nothing."""
+        require(self.user, Permission.MANAGE_ROLES)
+        suspend_user(user_id=user_id, actor=actor_of(self.user), **self.body(UserReason))
+        return shown(UserSerializer, person(user_id))
+
+
+class UserRestore(Endpoint):
+    """Let a suspended person in again."""
+
+    @endpoint(
+        operation_id="users_restore",
+        request=UserReason,
+        answer=UserSerializer,
+        summary="Restore a person",
+    )
+    def post(self, request: Request, user_id: int) -> Response:
+        """A second time changes nothing."""
+        require(self.user, Permission.MANAGE_ROLES)
+        restore_user(user_id=user_id, actor=actor_of(self.user), **self.body(UserReason))
+        return shown(UserSerializer, person(user_id))
+
+
+class UserSignOut(Endpoint):
+    """End a person's sessions."""
+
+    @endpoint(
+        operation_id="users_sign_out",
+        request=UserReason,
+        status=204,
+        summary="Sign a person out everywhere",
+    )
+    def post(self, request: Request, user_id: int) -> Response:
+        """Sessions end; tokens go on working."""
+        require(self.user, Permission.MANAGE_ROLES)
+        end_sessions(user_id=user_id, actor=actor_of(self.user), **self.body(UserReason))
         return Response(status=204)

@@ -8,8 +8,13 @@ from console.errors import Forbidden
 from console.models import User
 
 
-def acting(request: HttpRequest) -> Actor:
-    """The signed-in person as actor; raises `Forbidden` without a session."""
+def signed_in(request: HttpRequest) -> User:
+    """The signed-in person; raises `Forbidden` without a session."""
     if not isinstance(request.user, User):
         raise Forbidden("Sign in first.")
-    return actor_of(request.user)
+    return request.user
+
+
+def acting(request: HttpRequest) -> Actor:
+    """The signed-in person as actor; raises `Forbidden` without a session."""
+    return actor_of(signed_in(request))

@@ -7,24 +7,31 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.contrib.auth.models import AnonymousUser
+from django.db.models import Count, Q, QuerySet
+from django.utils import timezone
 
 from console.accounts.rules import Permission, permissions_everywhere, permissions_in_tenant
 from console.audit.rules import Actor
-from console.errors import Forbidden, NotFound
+from console.errors import Forbidden, InvalidInput, NotFound
 from console.models import ApiToken, User
 
 __all__ = [
     "Permission",
+    "PersonView",
     "TokenView",
     "actor_of",
     "can",
+    "people",
+    "person",
+    "person_named",
     "require",
+    "token_of",
     "tokens_of",
-    "users",
     "visible_tenant_ids",
 ]
 
 MAX_LISTED = 200
+MAX_PAGE = 201  # the largest page, and one more row to know that another follows
 
 Caller = User | AnonymousUser | None
 
@@ -40,6 +47,23 @@ class TokenView:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class PersonView:
+    """A person without the password; `tenants` and `live_tokens` are counts."""
+
+    id: int
+    username: str
+    email: str
+    role: str
+    role_label: str
+    grants: tuple[str, ...]
+    is_active: bool
+    last_login_at: datetime | None
+    created_at: datetime
+    tenants: int
+    live_tokens: int
 
 
 def can(user: Caller, permission: Permission, tenant_id: int | None = None) -> bool:
@@ -86,20 +110,90 @@ def actor_of(user: User) -> Actor:
 def tokens_of(user_id: int) -> list[TokenView]:
     """A user's tokens, newest first, at most `MAX_LISTED`."""
     rows = ApiToken.objects.filter(user_id=user_id).order_by("-id")[:MAX_LISTED]
-    return [
-        TokenView(
-            id=row.pk,
-            name=row.name,
-            prefix=row.prefix,
-            created_at=row.created_at,
-            expires_at=row.expires_at,
-            revoked_at=row.revoked_at,
-            last_used_at=row.last_used_at,
+    return [_token(row) for row in rows]
+
+
+def token_of(user_id: int, token_id: int) -> TokenView:
+    """One of a user's tokens. Raises `NotFound`."""
+    row = ApiToken.objects.filter(user_id=user_id, pk=token_id).first()
+    if row is None:
+        raise NotFound("No such token.")
+    return _token(row)
+
+
+def people(
+    *, from_username: str = "", after_username: str = "", limit: int = 50
+) -> list[PersonView]:
+    """People in order of user name, suspended ones too, at most `MAX_PAGE`: one query."""
+    rows = _counted().filter(username__gte=from_username, username__gt=after_username)
+    rows = rows.order_by("username")
+    return [_person(row) for row in rows[: min(limit, MAX_PAGE)]]
+
+
+def person(user_id: int) -> PersonView:
+    """One person. Raises `NotFound`."""
+    row = _counted().filter(pk=user_id).first()
+    if row is None:
+        raise NotFound("No such person.")
+    return _person(row)
+
+
+def person_named(text: str, *, field: str = "person") -> int:
+    """Id of the one active person with this user name, else this e-mail address.
+
+    Raises `InvalidInput` at `field` when there is none, or several share the address.
+    """
+    active = User.objects.filter(is_active=True)
+    found = list(active.filter(username=text).values_list("pk", flat=True))
+    if not found and "@" in text:
+        found = list(active.filter(email__iexact=text).values_list("pk", flat=True)[:2])
+    if not found:
+        raise InvalidInput(
+            "No active person has this user name or e-mail address.",
+            field=field,
+            hint="An admin creates people.",
         )
-        for row in rows
-    ]
+    if len(found) > 1:
+        raise InvalidInput(
+            "Several people have this e-mail address.", field=field, hint="Say the user name."
+        )
+    return found[0]
 
 
-def users() -> list[User]:
-    """People in order of name, at most `MAX_LISTED`."""
-    return list(User.objects.order_by("username")[:MAX_LISTED])
+def _counted() -> QuerySet[User, User]:
+    is_live = Q(api_tokens__revoked_at=None) & (
+        Q(api_tokens__expires_at=None) | Q(api_tokens__expires_at__gt=timezone.now())
+    )
+    return User.objects.annotate(
+        tenant_count=Count("memberships", distinct=True),
+        token_count=Count("api_tokens", filter=is_live, distinct=True),
+    )
+
+
+def _person(row: User) -> PersonView:
+    counts = vars(row)  # the two annotations are no fields of the model
+    return PersonView(
+        id=row.pk,
+        username=row.username,
+        email=row.email,
+        role=row.role,
+        role_label=row.get_role_display(),
+        grants=tuple(row.grants),
+        is_active=row.is_active,
+        last_login_at=row.last_login,
+        created_at=row.date_joined,
+        tenants=counts["tenant_count"],
+        live_tokens=counts["token_count"],
+    )
+
+
+def _token(row: ApiToken) -> TokenView:
+    return TokenView(
+        id=row.pk,
+        name=row.name,
+        prefix=row.prefix,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        last_used_at=row.last_used_at,
+    )

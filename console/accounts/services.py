@@ -50,11 +50,7 @@ def create_user(
     Raises `InvalidInput` (weak password, unknown role or grant) or `Conflict` (name taken).
     """
     row = User(username=username, email=email, role=role, grants=sorted(set(grants)))
-    try:
-        validate_password(password, row)
-    except ValidationError as error:
-        raise InvalidInput(error.messages[0], field="password") from error
-    row.set_password(password)
+    _give_password(row, password)
     save_valid(row, taken="This user name is taken.", field="username")
     record(
         actor=actor,
@@ -93,8 +89,13 @@ def change_role(
 
 @transaction.atomic
 def suspend_user(*, user_id: int, actor: Actor, reason: str) -> None:
-    """Refuse a person from now on: sessions end, tokens stop. Raises `NotFound` or `Conflict`."""
+    """Refuse a person from now on: sessions end, tokens stop; a second time changes nothing.
+
+    Raises `NotFound` or `Conflict`.
+    """
     row = _locked(user_id)
+    if not row.is_active:
+        return
     _refuse_if_last_admin(row)
     row.is_active = False
     row.save(update_fields=["is_active"])
@@ -110,8 +111,10 @@ def suspend_user(*, user_id: int, actor: Actor, reason: str) -> None:
 
 @transaction.atomic
 def restore_user(*, user_id: int, actor: Actor, reason: str) -> None:
-    """Let a suspended person in again. Raises `NotFound`."""
+    """Let a suspended person in again; a second time changes nothing. Raises `NotFound`."""
     row = _locked(user_id)
+    if row.is_active:
+        return
     row.is_active = True
     row.save(update_fields=["is_active"])
     record(
@@ -137,6 +140,41 @@ def end_sessions(*, user_id: int, actor: Actor, reason: str = "") -> int:
         after={"ended": ended},
     )
     return ended
+
+
+@transaction.atomic
+def set_password(*, user_id: int, password: str, actor: Actor, reason: str) -> None:
+    """Give a person another password and end every session. Raises `NotFound`, `InvalidInput`."""
+    row = _locked(user_id)
+    _give_password(row, password)
+    row.save(update_fields=["password"])
+    _end_sessions(user_id)
+    record(
+        actor=actor,
+        act="user.set_password",
+        object_type="user",
+        object_id=str(user_id),
+        reason=reason,
+    )
+
+
+@transaction.atomic
+def change_password(*, user_id: int, current: str, password: str, actor: Actor) -> None:
+    """Change one's own password; sessions that were opened with the earlier one end.
+
+    Raises `NotFound`, or `InvalidInput` for a wrong `current` or a weak `password`.
+    """
+    row = _locked(user_id)
+    if not row.check_password(current):
+        raise InvalidInput("That is not your present password.", field="current")
+    _give_password(row, password)
+    row.save(update_fields=["password"])
+    record(
+        actor=actor,
+        act="user.change_password",
+        object_type="user",
+        object_id=str(user_id),
+    )
 
 
 @transaction.atomic
@@ -194,6 +232,14 @@ def revoke_token(*, user_id: int, token_id: int, actor: Actor, reason: str = "")
         reason=reason,
         before={"user_id": user_id, "prefix": row.prefix},
     )
+
+
+def _give_password(row: User, password: str) -> None:
+    try:
+        validate_password(password, row)
+    except ValidationError as error:
+        raise InvalidInput(error.messages[0], field="password") from error
+    row.set_password(password)
 
 
 def _locked(user_id: int) -> User:

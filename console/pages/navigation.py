@@ -1,5 +1,6 @@
 """The links that a person may follow, for the frame of every page."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from django.http import HttpRequest
@@ -18,6 +19,8 @@ _EVERYTHING = (
     ("Account", (("Spend", "spend"), ("Usage", "usage"))),
     ("Record", (("Audit", "audit"), ("Jobs", "jobs"), ("System", "system"))),
 )
+_FOR_ADMINS = ("People", (("People", "people"),))
+_FOR_EVERYONE = ("You", (("Profile", "me"), ("API reference", "docs")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,17 @@ def navigation(request: HttpRequest) -> dict[str, object]:
     if not isinstance(user, User):
         return context
     if can(user, Permission.VIEW_ALL):
+        admin = (_FOR_ADMINS,) if can(user, Permission.MANAGE_ROLES) else ()
         groups = tuple(
-            Group(label, tuple(_link(request, name, reverse(view)) for name, view in pages))
-            for label, pages in _EVERYTHING
+            _group(request, label, pages) for label, pages in (*_EVERYTHING, *admin, _FOR_EVERYONE)
         )
         return {**context, "navigation": groups, "role_label": user.get_role_display()}
-    return {**context, "navigation": _own(request, user), "role_label": "tenant"}
+    own = (*_own(request, user), _group(request, *_FOR_EVERYONE))
+    return {**context, "navigation": own, "role_label": "tenant"}
+
+
+def _group(request: HttpRequest, label: str, pages: Iterable[tuple[str, str]]) -> Group:
+    return Group(label, tuple(_link(request, name, reverse(view)) for name, view in pages))
 
 
 def _own(request: HttpRequest, user: User) -> tuple[Group, ...]:
@@ -68,6 +76,7 @@ def _tenant(request: HttpRequest, slug: str) -> Group:
             _link(request, "Limits", reverse("own_tenant", kwargs={"slug": slug}), exact=True),
             _link(request, "Usage", reverse("own_usage", kwargs={"slug": slug})),
             _link(request, "Keys", reverse("own_keys", kwargs={"slug": slug})),
+            _link(request, "Members", reverse("own_members", kwargs={"slug": slug})),
         ),
     )
 

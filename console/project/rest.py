@@ -1,11 +1,12 @@
 """The only place that mounts api modules. `urls.py` includes this below `/api/`."""
 
 from django.urls import URLPattern, URLResolver, include, path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from drf_spectacular.views import SpectacularAPIView
 
 from capacity.fleet import api as fleet
 from console.accounts import api as accounts
 from console.pages import api as console
+from console.pages.reference import reference
 from routing.policies import api as policies
 from telemetry.slices import api as slices
 from tenants.directory import api as directory
@@ -45,6 +46,11 @@ _v1: list[URLPattern | URLResolver] = [
     path("me/", accounts.Me.as_view(), name="api_me"),
     path("tokens/", accounts.Tokens.as_view(), name="api_tokens"),
     path("tokens/<int:token_id>/", accounts.Token.as_view(), name="api_token"),
+    path("users/", accounts.Users.as_view(), name="api_users"),
+    path("users/<int:user_id>/", accounts.OneUser.as_view(), name="api_user"),
+    path("users/<int:user_id>/suspend/", accounts.UserSuspend.as_view(), name="api_user_suspend"),
+    path("users/<int:user_id>/restore/", accounts.UserRestore.as_view(), name="api_user_restore"),
+    path("users/<int:user_id>/sign-out/", accounts.UserSignOut.as_view(), name="api_user_sign_out"),
     path("tenants/", directory.Tenants.as_view(), name="api_tenants"),
     path("tenants/<slug:slug>/", include(_tenant)),
     path("usage/", ledger.Usage.as_view(), name="api_usage"),
@@ -68,13 +74,5 @@ _v1: list[URLPattern | URLResolver] = [
 urlpatterns: list[URLPattern | URLResolver] = [
     path("v1/", include(_v1)),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
-    # Split: script and page are two responses, so that no inline script is needed; the page is our
-    # own, because the package's has an inline style.
-    path(
-        "docs/",
-        SpectacularSwaggerSplitView.as_view(
-            url_name="schema", template_name="console/api_docs.html"
-        ),
-        name="docs",
-    ),
+    path("docs/", reference, name="docs"),
 ]

@@ -60,7 +60,6 @@ INSTALLED_APPS = [
     "django_celery_beat",
     "rest_framework",
     "drf_spectacular",
-    "drf_spectacular_sidecar",
     "channels",
     "console",
     "tenants",
@@ -146,8 +145,6 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "Headrace API",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
-    "SWAGGER_UI_DIST": "SIDECAR",
-    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
 }
 
 CELERY_BROKER_URL = REDIS_URL

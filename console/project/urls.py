@@ -7,10 +7,12 @@ from django.views.generic import RedirectView
 
 from capacity.fleet import pages as fleet
 from console.accounts import pages as accounts
+from console.accounts import people, profile
 from console.pages import audit, failures, health, jobs, overview, system
 from console.web import theme
 from routing.policies import pages as policies
 from telemetry.live import pages as telemetry
+from tenants.directory import members
 from tenants.directory import pages as directory
 from tenants.keys import pages as keys
 from tenants.ledger import pages as ledger
@@ -31,6 +33,17 @@ def key_pages(prefix: str, area: dict[str, Any]) -> list[URLPattern]:
         path(f"{base}issue/", keys.issue, area, name=f"{name}issue_key"),
         path(f"{base}<int:key_id>/rotate/", keys.rotate, area, name=f"{name}rotate_key"),
         path(f"{base}<int:key_id>/revoke/", keys.revoke, area, name=f"{name}revoke_key"),
+    ]
+
+
+def member_pages(prefix: str, area: dict[str, Any]) -> list[URLPattern]:
+    """The same member pages below `/tenants/` and below `/t/`."""
+    name, base = area["area"], f"{prefix}/<slug:slug>/members/"
+    return [
+        path(base, members.members, area, name=f"{name}members"),
+        path(f"{base}add/", members.add, area, name=f"{name}add_member"),
+        path(f"{base}<int:user_id>/role/", members.change, area, name=f"{name}change_member"),
+        path(f"{base}<int:user_id>/remove/", members.remove, area, name=f"{name}remove_member"),
     ]
 
 
@@ -65,10 +78,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("tenants/<slug:slug>/restore/", directory.restore, name="restore_tenant"),
     path("tenants/<slug:slug>/limits/", quotas.edit_limits, name="edit_limits"),
     *key_pages("tenants", ALL),
+    *member_pages("tenants", ALL),
     path("t/<slug:slug>/", portal.tenant, OWN, name="own_tenant"),
     path("t/<slug:slug>/usage/", ledger.own_usage, name="own_usage"),
     path("t/<slug:slug>/usage.csv", ledger.own_usage_csv, name="own_usage_csv"),
     *key_pages("t", OWN),
+    *member_pages("t", OWN),
     path("spend/", ledger.spend, name="spend"),
     path("usage/", ledger.usage, name="usage"),
     path("usage.csv", ledger.usage_csv, name="usage_csv"),
@@ -78,6 +93,17 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("audit.csv", audit.audit_csv, name="audit_csv"),
     path("jobs/", jobs.jobs, name="jobs"),
     path("jobs/<int:job_id>/cancel/", jobs.cancel_job, name="cancel_job"),
+    path("people/", people.people_list, name="people"),
+    path("new-person/", people.new_person, name="new_person"),
+    path("people/<int:user_id>/", people.one_person, name="person"),
+    path("people/<int:user_id>/suspend/", people.suspend, name="suspend_person"),
+    path("people/<int:user_id>/restore/", people.restore, name="restore_person"),
+    path("people/<int:user_id>/sign-out/", people.sign_out, name="end_sessions"),
+    path("people/<int:user_id>/password/", people.give_password, name="set_password"),
+    path("me/", profile.me, name="me"),
+    path("me/password/", profile.password, name="change_password"),
+    path("me/tokens/issue/", profile.issue, name="issue_token"),
+    path("me/tokens/<int:token_id>/revoke/", profile.revoke, name="revoke_token"),
     path("system/", system.system, name="system"),
     path("api/", include("console.project.rest")),
 ]

@@ -1,10 +1,18 @@
 """REST: tenants, their projects and members."""
 
+from typing import Any
+
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from console.accounts.selectors import Permission, actor_of, require, visible_tenant_ids
+from console.accounts.selectors import (
+    Permission,
+    actor_of,
+    person_named,
+    require,
+    visible_tenant_ids,
+)
 from console.rest.fields import (
     InstantField,
     OutSerializer,
@@ -14,7 +22,7 @@ from console.rest.fields import (
     StrictText,
 )
 from console.rest.schema import endpoint, page_of
-from console.rest.views import Endpoint, shown, shown_page
+from console.rest.views import Endpoint, fields_named, shown, shown_page
 from tenants.directory import selectors, services
 from tenants.directory.access import open_tenant
 
@@ -91,10 +99,19 @@ class ProjectChange(StrictSerializer):
 
 
 class MemberRequest(StrictSerializer):
-    """A person and a role."""
+    """A person, by id or by user name, and a role."""
 
-    user_id = StrictInteger(min_value=1)
+    user_id = StrictInteger(min_value=1, required=False)
+    username = StrictText(max_length=254, required=False, help_text="Or the e-mail address.")
     role = StrictText(max_length=16)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Exactly one of the two names. Raises `ValidationError`."""
+        if ("user_id" in attrs) == ("username" in attrs):
+            raise serializers.ValidationError(
+                {"user_id": serializers.ErrorDetail("Say user_id or username.", code="invalid")}
+            )
+        return attrs
 
 
 class MemberChange(StrictSerializer):
@@ -258,7 +275,12 @@ class Members(Endpoint):
         """Give a person a role."""
         found = open_tenant(self.user, slug, Permission.TENANT_MANAGE_MEMBERS)
         asked = self.body(MemberRequest)
-        services.add_member(tenant_id=found.id, actor=actor_of(self.user), **asked)
+        named = asked.get("username")
+        user_id = asked["user_id"] if named is None else person_named(named, field="username")
+        with fields_named({} if named is None else {"user_id": "username"}):
+            services.add_member(
+                tenant_id=found.id, user_id=user_id, role=asked["role"], actor=actor_of(self.user)
+            )
         return Response(status=204)
 
 

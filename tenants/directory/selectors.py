@@ -50,6 +50,8 @@ class MemberView:
     username: str
     email: str
     role: str
+    role_label: str
+    is_active: bool
     since: datetime
 
 
@@ -92,19 +94,23 @@ def project(tenant_id: int, project_id: int) -> ProjectView:
     return _project(row)
 
 
-def members(tenant_id: int) -> list[MemberView]:
-    """A tenant's members in order of name, at most `MAX_MEMBERS`."""
+def members(
+    tenant_id: int, *, after_username: str = "", limit: int = MAX_MEMBERS
+) -> list[MemberView]:
+    """A tenant's members in order of user name, at most `MAX_MEMBERS`."""
+    rows = Membership.objects.select_related("user").filter(
+        tenant_id=tenant_id, user__username__gt=after_username
+    )
+    return [_member(row) for row in rows.order_by("user__username")[: min(limit, MAX_MEMBERS)]]
+
+
+def member(tenant_id: int, user_id: int) -> MemberView:
+    """One member of a tenant. Raises `NotFound`."""
     rows = Membership.objects.select_related("user").filter(tenant_id=tenant_id)
-    return [
-        MemberView(
-            user_id=row.user_id,
-            username=row.user.username,
-            email=row.user.email,
-            role=row.role,
-            since=row.created_at,
-        )
-        for row in rows.order_by("user__username")[:MAX_MEMBERS]
-    ]
+    row = rows.filter(user_id=user_id).first()
+    if row is None:
+        raise NotFound("No such member.")
+    return _member(row)
 
 
 def model_id_of(name: str) -> int:
@@ -164,6 +170,18 @@ def _one(row: Tenant | None) -> TenantView:
     if row is None:
         raise NotFound("No such tenant.")
     return _view(row)
+
+
+def _member(row: Membership) -> MemberView:
+    return MemberView(
+        user_id=row.user_id,
+        username=row.user.username,
+        email=row.user.email,
+        role=row.role,
+        role_label=row.get_role_display(),
+        is_active=row.user.is_active,
+        since=row.created_at,
+    )
 
 
 def _project(row: Project) -> ProjectView:

@@ -27,10 +27,17 @@ ALL = (
     "/tenants/acme/keys/issue/", "/tenants/acme/keys/{key}/rotate/",
     "/tenants/acme/keys/{key}/revoke/", "/tenants/acme/limits/", "/tenants/acme/suspend/",
     "/new-tenant/", "/spend/", "/spend/?by=key", "/usage/", "/prices/", "/new-price/", "/audit/",
-    "/audit/?verify=1", "/jobs/", "/system/",
+    "/audit/?verify=1", "/jobs/", "/system/", "/api/docs/", "/me/", "/me/password/",
+    "/me/tokens/issue/", "/people/", "/new-person/", "/people/{vic}/", "/people/{vic}/suspend/",
+    "/people/{vic}/restore/", "/people/{vic}/sign-out/", "/people/{vic}/password/",
+    "/tenants/acme/members/", "/tenants/acme/members/add/",
+    "/tenants/acme/members/{vic}/role/", "/tenants/acme/members/{vic}/remove/",
 )  # fmt: skip
 EMPTY = ("/usage/?model=none", "/prices/?model=none", "/jobs/?kind=none", "/audit/?type=none")
-OWN = ("/t/acme/", "/t/acme/usage/", "/t/acme/keys/", "/t/acme/keys/issue/")
+OWN = (
+    "/t/acme/", "/t/acme/usage/", "/t/acme/keys/", "/t/acme/keys/issue/", "/t/acme/members/",
+    "/t/acme/members/add/", "/me/", "/api/docs/",
+)  # fmt: skip
 HOSTILE = '<img src=x onerror=alert(1)>"><script>alert(1)</script>'
 
 
@@ -110,6 +117,11 @@ def visit(browser: Browser, console: ConsoleProcess, world: factories.World) -> 
         each.context.close()
 
 
+def path_of(world: factories.World, path: str) -> str:
+    vic = str(world.people["vic"].pk)
+    return path.replace("{key}", str(world.keys["acme"].id)).replace("{vic}", vic)
+
+
 def faults_of(page: Page, theme: str = "light") -> list[str]:
     """What axe finds; in the dark theme only colours differ, so only they are looked at again."""
     rules = {"runOnly": ["color-contrast"]} if theme == "dark" else AXE_RULES
@@ -123,7 +135,7 @@ def test_every_page_is_accessible_and_silent(visit, world, theme):
     for name, paths in (("ada", (*ALL, *EMPTY)), ("tina", OWN), ("", ("/sign-in/",))):
         window = visit(name, color_scheme=theme)
         for path in paths:
-            window.go(path.replace("{key}", str(world.keys["acme"].id)))
+            window.go(path_of(world, path))
             expect(window.page.locator("main h1")).to_be_visible()
             found = faults_of(window.page, theme) + window.complaints
             window.complaints.clear()
@@ -143,7 +155,7 @@ def test_refusals_are_pages_too(visit, path):
 def test_pages_fit_a_narrow_window(visit, world):
     window = visit("ada", viewport={"width": 320, "height": 700})
     for path in ALL:
-        window.go(path.replace("{key}", str(world.keys["acme"].id)))
+        window.go(path_of(world, path))
         box = window.page.locator("main").bounding_box()
         assert box is not None, path
         assert box["x"] + box["width"] <= 320, path
