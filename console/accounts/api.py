@@ -23,6 +23,7 @@ from console.accounts.services import (
     revoke_token,
     suspend_user,
 )
+from console.models import Grant, Role
 from console.rest.fields import InstantField, OutSerializer, PageQuery, StrictSerializer, StrictText
 from console.rest.schema import endpoint, page_of
 from console.rest.views import Endpoint, shown, shown_page
@@ -133,21 +134,29 @@ class UserSerializer(OutSerializer):
     created_at = InstantField()
 
 
+_ROLES = "One of " + ", ".join(Role.values) + "."
+_GRANTS = "For operators: any of " + ", ".join(Grant.values) + "."
+
+
 class UserRequest(StrictSerializer):
     """A person to create."""
 
     username = StrictText(max_length=150)
     email = StrictText(max_length=254, required=False, allow_blank=True, default="")
     password = StrictText(max_length=256, trim_whitespace=False)
-    role = StrictText(max_length=16, required=False, default="none")
-    grants = serializers.ListField(child=StrictText(max_length=32), required=False, max_length=50)
+    role = StrictText(max_length=16, required=False, default="none", help_text=_ROLES)
+    grants = serializers.ListField(
+        child=StrictText(max_length=32), required=False, max_length=50, help_text=_GRANTS
+    )
 
 
 class UserChange(StrictSerializer):
     """What to change; the rest stays."""
 
-    role = StrictText(max_length=16, required=False)
-    grants = serializers.ListField(child=StrictText(max_length=32), required=False, max_length=50)
+    role = StrictText(max_length=16, required=False, help_text=_ROLES)
+    grants = serializers.ListField(
+        child=StrictText(max_length=32), required=False, max_length=50, help_text=_GRANTS
+    )
     reason = StrictText(max_length=400)
 
 

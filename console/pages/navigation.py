@@ -19,7 +19,7 @@ _EVERYTHING = (
     ("Account", (("Spend", "spend"), ("Usage", "usage"))),
     ("Record", (("Audit", "audit"), ("Jobs", "jobs"), ("System", "system"))),
 )
-_FOR_ADMINS = ("People", (("People", "people"),))
+_FOR_ADMINS = ("Admin", (("People", "people"),))
 _FOR_EVERYONE = ("You", (("Profile", "me"), ("API reference", "docs")))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 METHODS = ("get", "post", "put", "patch", "delete")
 MAX_DEPTH = 4  # of fields inside fields; the deepest answer has three
+_TENANT_ACTS = frozenset({"suspend", "restore"})
 _REF_PREFIX = "#/components/schemas/"
 
 Node = Mapping[str, Any]
@@ -53,7 +54,7 @@ class Topic:
 
 
 def topics(document: Node) -> tuple[Topic, ...]:
-    """Every operation of the document, grouped by the first word behind the version."""
+    """Every operation of the document, grouped by the kind of object that it is about."""
     schemas: Node = document.get("components", {}).get("schemas", {})
     grouped: dict[str, list[Operation]] = {}
     for path, item in document.get("paths", {}).items():
@@ -63,11 +64,10 @@ def topics(document: Node) -> tuple[Topic, ...]:
 
 
 def _topic_of(path: str) -> str:
-    words = [word for word in path.split("/") if word and not word.startswith("{")]
-    below_tenant = words[2:3] == ["tenants"] and len(words) > 3 and words[3] not in {"suspend"}
-    if below_tenant and words[3] != "restore":
-        return words[3]
-    return words[2] if len(words) > 2 else words[-1]
+    words = [word for word in path.strip("/").split("/")[2:] if not word.startswith("{")]
+    if words[:1] == ["tenants"] and len(words) > 1 and words[1] not in _TENANT_ACTS:
+        return words[1]  # what belongs to a tenant is a topic of its own
+    return words[0] if words else path.strip("/").split("/")[-1]
 
 
 def _operation(path: str, method: str, node: Node, schemas: Node) -> Operation:
@@ -79,7 +79,7 @@ def _operation(path: str, method: str, node: Node, schemas: Node) -> Operation:
         note=str(node.get("description", "")),
         parameters=tuple(
             Field(
-                f"{one['name']}",
+                str(one["name"]),
                 _kind(one.get("schema", {}), schemas),
                 bool(one.get("required")),
                 _note(one.get("schema", {}), str(one.get("description", "")), str(one["in"])),
@@ -134,14 +134,14 @@ def _kind(node: Node, schemas: Node) -> str:
 
 def _note(node: Node, *words: str) -> str:
     bounds = [
-        f"{word} {node[name]}"
-        for name, word in (
-            ("default", "default"),
-            ("minimum", "from"),
-            ("maximum", "to"),
-            ("maxLength", "at most characters"),
+        said.format(node[name])
+        for name, said in (
+            ("default", "default {}"),
+            ("minimum", "from {}"),
+            ("maximum", "to {}"),
+            ("maxLength", "at most {} characters"),
         )
-        if name in node
+        if node.get(name) not in (None, "")
     ]
     parts = [*words, str(node.get("description", "")), *bounds]
     if "enum" in node:

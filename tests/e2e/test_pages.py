@@ -152,6 +152,18 @@ def test_refusals_are_pages_too(visit, path):
     assert faults_of(window.page) == []
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_reference_opens_by_keyboard_and_stays_accessible_and_silent(visit, theme):
+    window = visit("tina", color_scheme=theme)
+    window.go("/api/docs/")
+    window.page.locator("#users_create summary").focus()
+    window.page.keyboard.press("Enter")
+    fields = window.page.get_by_role("group", name="Body of POST /api/v1/users/")
+    expect(fields.get_by_role("rowheader", name="grants")).to_be_visible()
+    assert faults_of(window.page, theme) == []
+    assert window.complaints == []
+
+
 def test_pages_fit_a_narrow_window(visit, world):
     window = visit("ada", viewport={"width": 320, "height": 700})
     for path in ALL:
