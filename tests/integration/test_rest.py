@@ -373,6 +373,49 @@ def test_tokens_are_issued_once_and_only_to_oneself(world):
     assert caller.call("delete", f"tokens/{issued.json()['id']}/").status_code == 204
 
 
+def test_a_member_is_named_by_id_or_user_name_and_refused_at_the_name_that_was_sent(world):
+    caller = Caller(world, "tina")
+    path, viewer = "tenants/acme/members/", {"role": "tenant_viewer"}
+    nobody = world.people["nobody"].pk
+    for named in ({"username": "nobody"}, {"user_id": nobody}):
+        assert caller.call("post", path, {**named, **viewer}).status_code == 204
+        again = caller.call("post", path, {**named, **viewer})
+        assert again.status_code == 409
+        assert again.json()["field"] == next(iter(named))
+        assert caller.call("delete", f"{path}{nobody}/").status_code == 204
+    ghost = caller.call("post", path, {"username": "ghost", **viewer})
+    assert (ghost.status_code, ghost.json()["field"]) == (422, "username")
+    for named in ({}, {"username": "nobody", "user_id": nobody}):
+        assert caller.call("post", path, {**named, **viewer}).status_code == 400
+
+
+def test_users_are_refused_at_their_field_and_the_last_admin_stays(world):
+    caller = Caller(world, "ada")
+    for change, status, field in (
+        ({"username": "ana"}, 409, "username"),
+        ({"password": "short"}, 422, "password"),
+        ({"role": "emperor"}, 422, "role"),
+        ({"grants": ["everything"]}, 422, "grants"),
+        ({"is_superuser": True}, 400, "is_superuser"),
+    ):
+        answer = caller.call("post", "users/", {**NEW_USER, **change})
+        assert (answer.status_code, answer.json()["field"]) == (status, field)
+    made = caller.call("post", "users/", NEW_USER)
+    assert "password" not in made.json()
+    changed = caller.call(
+        "patch", f"users/{made.json()['id']}/", {"role": "auditor", "reason": "moved"}
+    )
+    assert (changed.json()["role"], changed.json()["grants"]) == ("auditor", ["policy.publish"])
+    ada = world.people["ada"].pk
+    for method, path, body in (
+        ("patch", f"users/{ada}/", {"role": "none", "reason": "x"}),
+        ("post", f"users/{ada}/suspend/", {"reason": "x"}),
+    ):
+        refused = caller.call(method, path, body)
+        assert (refused.status_code, refused.json()["code"]) == (409, "last_admin")
+    assert caller.call("get", "users/999999/").status_code == 404
+
+
 def pages(caller: Caller, path: str, key: str) -> list[Any]:
     found, after = [], ""
     while True:
