@@ -174,8 +174,13 @@ class Replica:
     def step(self, now_s: float) -> StepResult | None:
         """Plan and account the step that starts at `now_s`; None when there is nothing to do."""
         budget, preempted = self._plan_running()
+        while preempted and self._running and budget == self.profile.token_budget:
+            # The first in line preempted itself, and nobody behind it was planned. vLLM spends an
+            # empty step here; None would say that there is nothing to do.
+            budget, more = self._plan_running()
+            preempted += more
         admitted: list[Generation] = []
-        if not preempted:
+        if not preempted or not self._running:
             self._admit(budget, now_s, admitted)
         prefill, decodes, context, attention, emitted = self._measure()
         if not prefill and not decodes:

@@ -93,6 +93,22 @@ def test_blocks_and_tokens_add_up(profile: EngineProfile, plan: list, by_priorit
     check_totals(replica, generations, prefilled)
 
 
+def test_a_request_that_preempts_itself_does_not_stop_the_others() -> None:
+    """Found by the property above: the first in line is the least important and out of blocks."""
+    profile = EngineProfile("tight", StepTimes(0.01, 1e-4, 1e-6, 1e-8), 8, BLOCK, 2, seats=2)
+    replica = Replica(profile, by_priority=True)
+    replica.submit(EngineRequest("tiny", 1, 1, priority=0), 0.0)
+    long = replica.submit(EngineRequest("long", 19, 7, priority=1), 0.0)
+    first = replica.step(0.0)
+    assert first is not None
+    short = replica.submit(EngineRequest("short", 1, 6, priority=0), first.end_s)
+    now_s = first.end_s
+    while (result := replica.step(now_s)) is not None:
+        now_s = result.end_s
+    assert (long.made_tokens, short.made_tokens) == (7, 6)
+    assert replica.counters.preemptions >= 1
+
+
 def check_totals(replica: Replica, generations: list[Generation], prefilled: int) -> None:
     for one in generations:
         if one.finish != "abort":

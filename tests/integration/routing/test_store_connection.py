@@ -5,6 +5,7 @@ import random
 import time
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import hiredis
 import msgspec
@@ -37,6 +38,13 @@ async def connected(url: str, **options):
         yield connection
     finally:
         await connection.close()
+
+
+def through(relay: "Relay") -> str:
+    """The store's URL, credentials included, by way of the relay."""
+    parts = urlsplit(redis_url())
+    who = f":{parts.password}@" if parts.password else ""
+    return f"redis://{who}127.0.0.1:{relay.port}/0"
 
 
 class Relay:
@@ -108,7 +116,7 @@ async def test_error_reply_is_the_callers_alone(store: "redis.Redis"):
 async def test_cancelled_callers_never_shift_anothers_reply(store: "redis.Redis"):
     port = store.connection_pool.connection_kwargs["port"]
     draw = random.Random(7)
-    async with Relay(port, 0.02) as relay, connected(f"redis://127.0.0.1:{relay.port}/0") as conn:
+    async with Relay(port, 0.02) as relay, connected(through(relay)) as conn:
 
         async def ask(number: int) -> None:
             owner = "acme" if number % 2 else "globex"
@@ -130,7 +138,7 @@ async def test_cancelled_callers_never_shift_anothers_reply(store: "redis.Redis"
 async def test_late_reply_drops_the_connection_and_reaches_nobody(store: "redis.Redis"):
     port = store.connection_pool.connection_kwargs["port"]
     async with Relay(port) as relay:
-        url = f"redis://127.0.0.1:{relay.port}/0"
+        url = through(relay)
         async with connected(url, reply_timeout_s=0.1) as connection:
             relay.delay_s = 0.3
             first, second = await asyncio.gather(
