@@ -209,7 +209,7 @@ def test_queries_stay_inside_the_budget_and_do_not_grow_with_rows(world, store):
     for pool in extra.pools:
         factories.scrape(store, pool)
     many = {path: count_queries(client, path_of(world, path)) for path in paths}
-    assert many == few
+    assert {path for path in paths if many[path] > few[path]} == set()
     assert {path for path in LISTS if many[path] > LIST_QUERIES} == set()
     assert {path for path in OTHERS if many[path] > OTHER_QUERIES} == set()
 
