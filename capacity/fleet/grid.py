@@ -8,8 +8,10 @@ from console.web import units
 from console.web.live_state import STALE_AFTER_S
 from routing.contracts.enums import ReplicaHealth
 
+KV_WARN_PERCENT = 90
+KV_FULL_PERCENT = 97
 _GLYPHS = {4: "▲", 5: "■"}  # never colour alone
-HEAT_STEPS = (0.25, 0.5, 0.75, 0.9, 0.97)  # from the fourth on a colour warns, then alarms
+HEAT_STEPS = (25, 50, 75, KV_WARN_PERCENT, KV_FULL_PERCENT)  # percent, as shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,19 @@ def is_fresh(replica: ReplicaRow) -> bool:
     return not is_old and replica.health in (ReplicaHealth.OK, ReplicaHealth.HUNG)
 
 
+def kv_percent(ratio: float) -> int:
+    """Occupancy as cells show it; what colours a cell and what Attention says follow from it."""
+    return round(ratio * 100)
+
+
+def kv_tone(ratio: float | None) -> str:
+    """`bad` from `KV_FULL_PERCENT` on, `warn` from `KV_WARN_PERCENT` on, else empty."""
+    percent = 0 if ratio is None else kv_percent(ratio)
+    if percent >= KV_FULL_PERCENT:
+        return "bad"
+    return "warn" if percent >= KV_WARN_PERCENT else ""
+
+
 def sums_of(row: PoolRow) -> PoolSums:
     """Cells of the grid, and sums over fresh replicas only: stale ones are out of totals."""
     fresh = [replica for replica in row.replicas if is_fresh(replica)]
@@ -67,8 +82,8 @@ def _cell(replica: ReplicaRow) -> Cell:
     if not is_fresh(replica) or ratio is None:
         why = replica.health_reason or replica.cause or "no fresh report"
         return Cell(replica.name, "◌", "unknown", f"{replica.name}: {replica.state}, {why}")
-    step = sum(ratio >= bound for bound in HEAT_STEPS)
+    step = sum(kv_percent(ratio) >= bound for bound in HEAT_STEPS)
     words = f"{replica.name}: {replica.state}, KV {units.percent(ratio)}"
     if replica.health is not ReplicaHealth.OK:
-        return Cell(replica.name, f"■{ratio * 100:.0f}", "h5", words)
-    return Cell(replica.name, f"{_GLYPHS.get(step, '')}{ratio * 100:.0f}", f"h{step}", words)
+        return Cell(replica.name, f"■{kv_percent(ratio)}", "h5", words)
+    return Cell(replica.name, f"{_GLYPHS.get(step, '')}{kv_percent(ratio)}", f"h{step}", words)

@@ -34,6 +34,9 @@ ENTRIES = (
 )
 
 
+ROUTINE_KINDS = frozenset(kind for entry in ENTRIES for kind in entry.args)
+
+
 @transaction.atomic
 def ensure_schedule() -> bool:
     """Make the database schedule hold exactly our entries; returns whether anything changed.

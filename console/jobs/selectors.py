@@ -1,9 +1,10 @@
 """Progress and history of jobs."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count
+from django.db.models import Count, Q
 
 from console.errors import NotFound
 from console.models import Job, JobState
@@ -37,10 +38,19 @@ def job(job_id: int) -> JobLine:
 
 
 def jobs(
-    *, kind: str | None = None, before_id: int | None = None, limit: int = 50
+    *,
+    kind: str | None = None,
+    routine: Collection[str] = (),
+    before_id: int | None = None,
+    limit: int = 50,
 ) -> list[JobLine]:
-    """Jobs newest first, older than `before_id`, at most `min(limit, MAX_PAGE)`."""
+    """Jobs newest first, older than `before_id`, at most `min(limit, MAX_PAGE)`.
+
+    Of the `routine` kinds only the failed ones.
+    """
     rows = Job.objects.order_by("-id")
+    if routine:
+        rows = rows.filter(~Q(kind__in=routine) | Q(state=JobState.FAILED))
     if kind is not None:
         rows = rows.filter(kind=kind)
     if before_id is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from django.urls import reverse
 
+from capacity.fleet.grid import kv_tone
 from console.web import units
 from console.web.live_state import Seen, SeenPool
 from console.web.tables import Strip
@@ -12,7 +13,6 @@ from routing.contracts.enums import ReplicaHealth, StoreMode
 from routing.contracts.process import GatewayStatus, ProcessStatus
 
 EXPECTED = ("console", "worker", "beat", "collector", "ledger")
-KV_WARN_RATIO = 0.9
 LEDGER_LAG_WARN_S = 10.0
 ACK_BEHIND = 1  # a snapshot that is one behind is being swapped right now
 MAX_SHOWN = 50
@@ -66,9 +66,9 @@ def of_pool(name: str, seen: SeenPool | None, desired: int) -> list[Strip]:
         elif state.health is not ReplicaHealth.OK:
             text = f"{state.replica_id} is {state.health.value}. {state.reason}"
             strips.append(_pool(name, "bad", text, url))
-        elif (state.kv_usage_ratio or 0) >= KV_WARN_RATIO:
+        elif tone := kv_tone(state.kv_usage_ratio):
             text = f"{state.replica_id} KV {units.percent(state.kv_usage_ratio)}."
-            strips.append(_pool(name, "warn", text, url))
+            strips.append(_pool(name, tone, text, url))
     return strips
 
 

@@ -6,6 +6,7 @@ from django.shortcuts import redirect
 
 from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
+from console.jobs.schedule import ROUTINE_KINDS
 from console.jobs.selectors import job as one_job
 from console.jobs.selectors import jobs as listed_jobs
 from console.jobs.selectors import open_counts
@@ -14,7 +15,7 @@ from console.models import JobState
 from console.web.htmx import render
 from console.web.keyset import DEFAULT_LIMIT, cut, parse_id
 from console.web.tables import Column, number, pager
-from console.web.views import page
+from console.web.views import choice, page
 
 COLUMNS = (
     number("#"),
@@ -33,17 +34,25 @@ OPEN_STATES = (JobState.QUEUED.value, JobState.RUNNING.value)
 
 @page("GET", query=("kind", "routine", "after"))
 def jobs(request: HttpRequest) -> HttpResponseBase:
-    """Jobs, newest first."""
+    """Jobs, newest first; what the clock starts by the thousand only if asked for, or failed."""
     require(request.user, Permission.VIEW_ALL)
     kind = request.GET.get("kind", "")[:64]
     before_id = parse_id(request.GET.get("after"))
-    rows = listed_jobs(kind=kind or None, before_id=before_id, limit=DEFAULT_LIMIT + 1)
+    shows_routine = bool(kind) or choice(request, "routine", ("0", "1"), "0") == "1"
+    rows = listed_jobs(
+        kind=kind or None,
+        routine=() if shows_routine else ROUTINE_KINDS,
+        before_id=before_id,
+        limit=DEFAULT_LIMIT + 1,
+    )
     lines = cut(rows, DEFAULT_LIMIT, lambda line: line.id)
     context = {
         "page": lines,
         "pager": pager(request, lines, "rows"),
         "columns": COLUMNS,
         "kind": kind,
+        "shows_routine": shows_routine,
+        "routine_kinds": sorted(ROUTINE_KINDS),
         "counts": open_counts(),
         "open_states": OPEN_STATES,
         "may_act": can(request.user, Permission.ACT),

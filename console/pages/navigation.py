@@ -55,8 +55,12 @@ def navigation(request: HttpRequest) -> dict[str, object]:
             _group(request, label, pages) for label, pages in (*_EVERYTHING, *admin, _FOR_EVERYONE)
         )
         return {**context, "navigation": groups, "role_label": user.get_role_display()}
-    own = (*_own(request, user), _group(request, *_FOR_EVERYONE))
-    return {**context, "navigation": own, "role_label": "tenant"}
+    own = _own(request, user)
+    return {
+        **context,
+        "navigation": (*own, _group(request, *_FOR_EVERYONE)),
+        "role_label": "tenant" if own else "no role",
+    }
 
 
 def _group(request: HttpRequest, label: str, pages: Iterable[tuple[str, str]]) -> Group:

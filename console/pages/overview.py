@@ -11,6 +11,7 @@ from console.accounts.selectors import Permission, can, visible_tenant_ids
 from console.audit.selectors import AuditFilter, trail
 from console.errors import Forbidden
 from console.pages import attention
+from console.pages.objects import Described, described
 from console.web import live_state
 from console.web.htmx import render
 from console.web.keyset import MAX_LIMIT
@@ -75,10 +76,14 @@ def overview(request: HttpRequest) -> HttpResponseBase:
         "headline": headline(sums),
         "pools": sums,
         "more_pools": pools.next_after is not None,
-        "changes": trail(AuditFilter(), limit=CHANGES_SHOWN) if may_see_changes else [],
+        "changes": _changes() if may_see_changes else [],
         "may_see_changes": may_see_changes,
     }
     return render(request, "console/overview.html", "content", context)
+
+
+def _changes() -> list[Described]:
+    return described(trail(AuditFilter(), limit=CHANGES_SHOWN))
 
 
 def headline(sums: list[PoolSums]) -> Headline:

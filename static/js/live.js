@@ -10,6 +10,7 @@ const SENTENCE_S = 10;
 const REPORTS_LATE_S = 5; // gateways report every second
 const READINGS = ["ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms"];
 const NANO = 1e9;
+const LEAST_TTFT_TOP_MS = 100; // labels are whole milliseconds
 
 const page = document.getElementById("live-page");
 const figures = JSON.parse(document.getElementById("live-figures").textContent);
@@ -26,7 +27,7 @@ const nowS = () => socket.nowS();
 
 const chartOptions = { spanS: figures.width_s, nowS };
 const ttft = new LineChart(document.getElementById("chart-ttft"), {
-  ...chartOptions, gapS: 90, legend: false, format: (value) => textOf("ms", value),
+  ...chartOptions, gapS: 90, leastTop: LEAST_TTFT_TOP_MS, legend: false, format: (value) => textOf("ms", value),
 });
 const spend = new LineChart(document.getElementById("chart-spend"), {
   ...chartOptions, gapS: Infinity, format: usdTick,

@@ -3,6 +3,9 @@
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 5], [12, 4], [3, 6], [8, 3, 2, 3, 2, 3]];
 const COLOURS = 8;
 const POINTS_MAX = 2000;
+const LABEL_PX = 11;
+const AXIS_MIN_PX = 48;
+const AXIS_GAP_PX = 20; // uPlot's tick (10) and gap (5), and room at the edge
 
 function token(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -30,9 +33,10 @@ export function utcTime(seconds, withSeconds = false) {
 
 export class LineChart {
   // `gapS`: points further apart are not joined. `spanS`: width in seconds, ending at `nowS()`.
-  // `top`: upper bound of the scale; left out, it is a round number above the values.
-  constructor(element, { spanS, gapS, nowS, format, top, legend = null }) {
-    Object.assign(this, { element, spanS, gapS, nowS, format, top, legend });
+  // `top`: upper bound of the scale; left out, it is a round number above the values, at least
+  // `leastTop`, so that an empty chart has labels that differ.
+  constructor(element, { spanS, gapS, nowS, format, top, leastTop = 1, legend = null }) {
+    Object.assign(this, { element, spanS, gapS, nowS, format, top, leastTop, legend });
     this.names = [];
     this.at = [];
     this.values = [];
@@ -106,7 +110,7 @@ export class LineChart {
       stroke: token("--muted"),
       grid: { stroke: token("--line"), width: 1 },
       ticks: { stroke: token("--line"), width: 1 },
-      font: `11px ${token("--font") || "sans-serif"}`,
+      font: `${LABEL_PX}px ${token("--font") || "sans-serif"}`,
     };
     return {
       width,
@@ -116,11 +120,11 @@ export class LineChart {
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
       scales: {
         x: { time: true, range: () => Object.values(this.range()) },
-        y: { range: (_plot, _min, max) => [0, this.top ?? topOf(max)] },
+        y: { range: (_plot, _min, max) => [0, this.top ?? topOf(max, this.leastTop)] },
       },
       axes: [
         { ...axis, size: 28, values: (_plot, splits) => splits.map((split) => utcTime(split)) },
-        { ...axis, size: 62, values: (_plot, splits) => splits.map((split) => this.format(split, splits)) },
+        { ...axis, size: axisWidth, values: (_plot, splits) => splits.map((split) => this.format(split, splits)) },
       ],
       series: [{}, ...this.names.map((name, at) => ({ label: name, width: 1.75, points: { show: false }, ...look(at) }))],
       hooks: { setCursor: [(plot) => this.writeLegend(plot.cursor.idx)] },
@@ -159,10 +163,21 @@ export class LineChart {
   }
 }
 
+// Wide enough for the longest label of the value axis, ticks and gap included.
+function axisWidth(plot, labels) {
+  if (!labels?.length) return AXIS_MIN_PX;
+  const { ctx } = plot;
+  const before = ctx.font;
+  ctx.font = `${LABEL_PX * devicePixelRatio}px ${token("--font") || "sans-serif"}`;
+  const widest = Math.max(...labels.map((label) => ctx.measureText(label ?? "").width)) / devicePixelRatio;
+  ctx.font = before;
+  return Math.max(AXIS_MIN_PX, Math.ceil(widest) + AXIS_GAP_PX);
+}
+
 // A round upper bound, at most a quarter above what is needed.
-function topOf(max) {
+function topOf(max, leastTop) {
   const wanted = (max ?? 0) * 1.05;
-  if (!(wanted > 0)) return 1;
+  if (!(wanted > 0)) return leastTop;
   const power = 10 ** Math.floor(Math.log10(wanted));
   return [1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].map((step) => step * power).find((top) => top >= wanted);
 }

@@ -1,6 +1,7 @@
 """A tenant's API keys: issue, rotate, revoke. A secret is shown once, in the answer itself."""
 
 import secrets
+from collections.abc import Sequence
 from datetime import datetime
 
 from django import forms
@@ -24,6 +25,7 @@ from routing.contracts.enums import WorkClass
 from routing.contracts.snapshot import ALL_MODELS
 from tenants.directory.access import open_tenant
 from tenants.directory.selectors import TenantView, projects
+from tenants.keys.labels import a_priced_model
 from tenants.keys.rules import DEFAULT_GRACE_S, OFFERED_GRACES_S
 from tenants.keys.selectors import KeyView
 from tenants.keys.selectors import key as one_key
@@ -128,7 +130,8 @@ def issue(request: HttpRequest, slug: str, area: str) -> HttpResponseBase:
         except DomainError as error:
             form.add_refusal(error)
         else:
-            return _shown_once(request, tenant, area, issued, form.cleaned_data["name"])
+            allowed = form.cleaned_data["allowed_models"]
+            return _shown_once(request, tenant, area, issued, form.cleaned_data["name"], allowed)
     context = {**_frame(request, tenant, area), "form": form}
     return render(
         request, "tenants/issue_key.html", "", context, status=422 if form.errors else 200
@@ -149,7 +152,7 @@ def rotate(request: HttpRequest, slug: str, area: str, key_id: int) -> HttpRespo
         except DomainError as error:
             form.add_refusal(error)
         else:
-            return _shown_once(request, tenant, area, issued, key.name)
+            return _shown_once(request, tenant, area, issued, key.name, key.allowed_models)
     context = {**_frame(request, tenant, area), "form": form, "key": key}
     return render(
         request, "tenants/rotate_key.html", "", context, status=422 if form.errors else 200
@@ -205,13 +208,32 @@ def _once() -> dict[str, str]:
 
 
 def _shown_once(
-    request: HttpRequest, tenant: TenantView, area: str, issued: IssuedKey, name: str
+    request: HttpRequest,
+    tenant: TenantView,
+    area: str,
+    issued: IssuedKey,
+    name: str,
+    allowed: Sequence[str],
 ) -> HttpResponseBase:
     context = {
         **_frame(request, tenant, area),
         "issued": issued,
         "name": name,
         "gateway_url": settings.GATEWAY_URL.rstrip("/"),
-        "models": tenant.allowed_models,
+        "model": _example_model(allowed, tenant.allowed_models),
     }
     return render(request, "tenants/key_secret.html", "", context)
+
+
+def _example_model(of_key: Sequence[str], of_tenant: Sequence[str]) -> str:
+    """A model that the key may ask for: one that is named, else one with a price, else none."""
+    for name in (*of_key, *of_tenant):
+        if name != ALL_MODELS and _allows(of_key, name) and _allows(of_tenant, name):
+            return name
+    if not (ALL_MODELS in of_key and ALL_MODELS in of_tenant):
+        return ""
+    return a_priced_model()
+
+
+def _allows(names: Sequence[str], name: str) -> bool:
+    return ALL_MODELS in names or name in names

@@ -15,7 +15,10 @@ from console.web.tables import Column, number, pager
 from console.web.views import choice, page
 from routing.contracts.enums import RequestStatus
 from tenants.directory.access import open_tenant
+from tenants.directory.selectors import TenantView
 from tenants.keys.labels import labels_of
+from tenants.keys.selectors import KeyView
+from tenants.keys.selectors import keys as listed_keys
 from tenants.ledger.filters import (
     CSV_HEADER,
     DEFAULT_RANGE,
@@ -50,7 +53,6 @@ _SPEND_COLUMNS = (
     number("Blended", "USD/M tok", "Spend divided by input and output tokens"),
 )
 _USAGE_COLUMNS = (
-    Column("Ended"),
     Column("Status"),
     Column("Key"),
     Column("Model"),
@@ -63,6 +65,11 @@ _USAGE_COLUMNS = (
     Column("Counted by", meaning="Where the token counts come from"),
     Column("Policy"),
 )
+MAX_KEYS_OFFERED = 200  # in the filter's list; another key is reached from its row
+
+
+def _started(zone: str) -> Column:
+    return Column("Started", zone, "When the gateway accepted the request; rows are in this order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +123,11 @@ def usage(request: HttpRequest) -> HttpResponseBase:
     seen = frozenset({tenant.id}) if tenant else visible_tenant_ids(request.user)
     context = {
         **_listed(request, seen, usage_filter(request.GET)),
-        "columns": (_USAGE_COLUMNS[0], Column("Tenant"), *_USAGE_COLUMNS[1:], Column("Replica")),
+        "columns": (_started("UTC"), Column("Tenant"), *_USAGE_COLUMNS, Column("Replica")),
+        "keys": _keys_offered(tenant),
         "zone": "UTC",
         "tenant_slug": slug,
+        "chosen_tenant": tenant,
         "csv_url": reverse("usage_csv"),
         "list_url": reverse("usage"),
         "area": "",
@@ -144,7 +153,8 @@ def own_usage(request: HttpRequest, slug: str) -> HttpResponseBase:
     tenant = open_tenant(request.user, slug)
     context = {
         **_listed(request, frozenset({tenant.id}), usage_filter(request.GET)),
-        "columns": _USAGE_COLUMNS,
+        "columns": (_started(tenant.timezone), *_USAGE_COLUMNS),
+        "keys": _keys_offered(tenant),
         "zone": tenant.timezone,
         "tenant": tenant,
         "csv_url": reverse("own_usage_csv", kwargs={"slug": slug}),
@@ -160,6 +170,11 @@ def own_usage_csv(request: HttpRequest, slug: str) -> HttpResponseBase:
     tenant = open_tenant(request.user, slug)
     rows = csv_batches(frozenset({tenant.id}), usage_filter(request.GET))
     return csv_response("headrace-usage.csv", CSV_HEADER, rows)
+
+
+def _keys_offered(tenant: TenantView | None) -> list[KeyView]:
+    """Keys to choose from once a tenant is known, newest first."""
+    return listed_keys(tenant.id, limit=MAX_KEYS_OFFERED) if tenant else []
 
 
 def _listed(

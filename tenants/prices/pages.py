@@ -47,9 +47,15 @@ class PriceForm(ServiceForm):
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
     )
     note = forms.CharField(required=False, max_length=200)
-    confirm = forms.BooleanField(
-        label="Yes, this unusual rate is meant", required=False, help_text="Only if asked for."
-    )
+    confirm = forms.BooleanField(label="Yes, this unusual rate is meant", required=False)
+    is_doubted = False
+
+    def add_refusal(self, error: DomainError) -> None:
+        """A doubtful rate is the one refusal that a tick overrules."""
+        if error.code == "price_needs_confirmation":
+            self.is_doubted = True
+            error.hint = "Check the unit, USD per million tokens; tick below if it is meant."
+        super().add_refusal(error)
 
     def clean(self) -> dict[str, object]:
         """Rates in nano-dollars per million tokens."""
@@ -97,6 +103,8 @@ def new_price(request: HttpRequest) -> HttpResponseBase:
             text = f"Price version {version} of {form.cleaned_data['model']} is in the book."
             messages.success(request, text, "ok")
             return redirect("prices")
+    if not form.is_doubted:  # a box that is always there is ticked without reading
+        del form.fields["confirm"]
     return render(
         request, "tenants/new_price.html", "", {"form": form}, status=422 if form.errors else 200
     )

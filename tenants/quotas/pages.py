@@ -1,5 +1,7 @@
 """Limits of a tenant: set one, remove one."""
 
+from collections.abc import Mapping
+
 from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
@@ -15,9 +17,9 @@ from console.web.views import page
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 from tenants.directory.access import open_tenant
 from tenants.directory.selectors import TenantView
-from tenants.quotas.selectors import limits
+from tenants.quotas.selectors import keys_to_limit, limits
 from tenants.quotas.services import set_limit
-from tenants.quotas.words import NAMES, amount_of, title_of
+from tenants.quotas.words import NAMES, amount_of, subject_of, title_of
 
 _WINDOWS = {
     WindowKind.MINUTE: "per minute",
@@ -56,7 +58,9 @@ class LimitForm(ServiceForm):
         max_length=24,
         help_text="0 allows nothing; empty removes the limit.",
     )
-    key_id = forms.IntegerField(label="Key id", required=False, help_text="For one key.")
+    key_id = forms.TypedChoiceField(
+        label="Key", required=False, coerce=int, empty_value=None, help_text="For one key."
+    )
     model = forms.CharField(required=False, max_length=200, help_text="For one model.")
     work_class = forms.ChoiceField(
         label="Class",
@@ -64,6 +68,12 @@ class LimitForm(ServiceForm):
         choices=[("", "-"), *((item.value, item.value) for item in WorkClass)],
         help_text="For one class.",
     )
+
+    def __init__(self, *args: object, keys: Mapping[int, str], **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        field = self.fields["key_id"]
+        if isinstance(field, forms.TypedChoiceField):
+            field.choices = [("", "-"), *keys.items()]
 
     def clean(self) -> dict[str, object]:
         """The amount in the unit of its dimension, None for an empty one."""
@@ -82,7 +92,8 @@ class LimitForm(ServiceForm):
 def edit_limits(request: HttpRequest, slug: str) -> HttpResponseBase:
     """Set a limit; the present ones stand beside the form."""
     tenant = open_tenant(request.user, slug, Permission.TENANT_MANAGE_LIMITS)
-    form = LimitForm(request.POST or None)
+    keys = keys_to_limit(tenant.id)
+    form = LimitForm(request.POST or None, keys=keys)
     if request.method == "POST" and form.is_valid():
         try:
             set_limit(tenant_id=tenant.id, actor=acting(request), **form.cleaned_data)
@@ -96,7 +107,12 @@ def edit_limits(request: HttpRequest, slug: str) -> HttpResponseBase:
         "area": "",
         "form": form,
         "limits": [
-            {"limit": limit, "title": title_of(limit), "amount": amount_of(limit, limit.amount)}
+            {
+                "title": title_of(limit),
+                "subject": subject_of(limit, keys),
+                "amount": amount_of(limit, limit.amount),
+                "unit": "USD" if limit.dimension is Dimension.SPEND_NANOUSD else "",
+            }
             for limit in limits(tenant.id)
         ],
     }

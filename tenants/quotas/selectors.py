@@ -21,10 +21,11 @@ from routing.decision.limits import limit_name, window_edges
 from routing.store import keys
 from routing.store.client import sync_client
 from tenants.directory.selectors import subject_of
-from tenants.models import Limit, Tenant
+from tenants.models import ApiKey, Limit, Tenant
 from tenants.quotas.rules import remaining
 
 MAX_LIMITS = 2000
+MAX_KEYS_OFFERED = 200  # to choose from; a limit of an older key is set through the API
 STORE_TIMEOUT_S = 1.0  # a page waits this long for positions, then shows them as unknown
 
 
@@ -61,6 +62,15 @@ class LimitPosition:
     def is_known(self) -> bool:
         """Whether the store answered for this limit."""
         return self.used is not None
+
+
+def keys_to_limit(tenant_id: int) -> dict[int, str]:
+    """Names of a tenant's keys by id, newest first, at most `MAX_KEYS_OFFERED`."""
+    rows = ApiKey.objects.filter(tenant_id=tenant_id).order_by("-pk")
+    return {
+        row.pk: f"{row.name} ({row.prefix}…{' revoked' if row.revoked_at else ''})"
+        for row in rows[:MAX_KEYS_OFFERED]
+    }
 
 
 def limits(tenant_id: int) -> list[LimitView]:

@@ -1,12 +1,19 @@
 """The KV grid: unknown is not empty, stale is out of every sum."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from capacity.fleet.grid import sums_of
+import pytest
+
+from capacity.fleet.grid import KV_FULL_PERCENT, KV_WARN_PERCENT, kv_tone, sums_of
 from capacity.fleet.selectors import PoolRow, ReplicaRow
+from console.pages.attention import of_pool
+from console.web.live_state import SeenPool
+from routing.contracts.endpoint_state import EndpointState, PoolState
 from routing.contracts.enums import ReplicaHealth
 
+ROOT = Path(__file__).resolve().parents[4]
 NOW = datetime(2025, 11, 29, tzinfo=UTC)
 
 
@@ -55,3 +62,30 @@ def test_colours_warn_from_ninety_and_alarm_from_ninety_seven_per_cent():
 def test_a_hung_replica_alarms_at_any_occupancy():
     [cell] = sums_of(pool(replica(0, health=ReplicaHealth.HUNG, kv_usage_ratio=0.1))).cells
     assert (cell.tone, cell.text) == ("h5", "■10")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "tone", "glyph"),
+    [
+        (0.89, "", ""),
+        (0.8951, "warn", "▲"),
+        (0.9, "warn", "▲"),
+        (0.9651, "bad", "■"),
+        (1, "bad", "■"),
+    ],
+)
+def test_a_cell_and_attention_follow_one_rule_on_the_shown_figure(ratio, tone, glyph):
+    [cell] = sums_of(pool(replica(0, kv_usage_ratio=ratio))).cells
+    assert cell.text == f"{glyph}{round(ratio * 100)}"
+    assert kv_tone(ratio) == tone
+    seen = SeenPool(
+        PoolState("p", 0, [EndpointState("p-0", "p", 0, ReplicaHealth.OK, kv_usage_ratio=ratio)]),
+        0.1,
+    )
+    assert [strip.tone for strip in of_pool("p", seen, 1)] == ([tone] if tone else [])
+
+
+def test_the_legend_says_the_bounds_of_the_rule():
+    legend = (ROOT / "templates/capacity/kv_legend.html").read_text()
+    assert f"▲ from {KV_WARN_PERCENT} %" in legend
+    assert f"■ from {KV_FULL_PERCENT} %" in legend
