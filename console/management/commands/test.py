@@ -1,8 +1,8 @@
 """`manage.py test`: guards and the whole suite on real servers; the same command that CI runs.
 
 The suite runs in two lanes at once, each on servers of its own: most cases and faults wait for
-real time limits, while the rest computes. The second lane is this same command over its
-directories; what it printed follows the first lane's output.
+real time limits, while the rest computes. A lane is this same command over its directories; what
+the second printed follows the first one's output.
 """
 
 import os
@@ -11,9 +11,7 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -41,27 +39,41 @@ class Command(BaseCommand):
         """Parse by hand: what is not ours belongs to pytest."""
         parser = ArgumentParser(prog="manage.py test", description=self.help)
         parser.add_argument("--soak", action="store_true", help="also the long runs (hours)")
+        parser.add_argument("--guards", action="store_true", help="guards for a selection too")
         parser.add_argument("--state", help="ignored: tests use a state of their own")
         options, passed = parser.parse_known_args(argv[2:])
         os.chdir(ROOT)
         try:
-            sys.exit(self._run(passed, is_soak=options.soak))
+            sys.exit(self._run(passed, is_soak=options.soak, with_guards=options.guards))
         except DomainError as error:
             sys.exit(error.message)
 
-    def _run(self, passed: list[str], *, is_soak: bool) -> int:
+    def _run(self, passed: list[str], *, is_soak: bool, with_guards: bool) -> int:
         chosen = chosen_paths(passed)
         is_plain = bool(chosen) and all(_is_below(path, PLAIN) for path in chosen)
         found = {} if is_plain else tools.ensure(self._say)
         marks = [] if is_soak or "-m" in passed else ["-m", "not soak"]
-        if chosen or "-k" in passed:
+        if not chosen and "-k" not in passed:
+            return self._lanes([*marks, *passed], {**os.environ, **found})
+        if not with_guards:
             self._say("guards: not run for a selection of tests")
-            return self._pytest([*marks, *passed], found, with_guards=False)
-        with second_lane([*marks, *passed], {**os.environ, **found}) as other:
-            code = self._pytest([*marks, *passed, *first_lane()], found, with_guards=True)
-            other_code = other.process.wait()
-            self._say(other.output())
-        return code or other_code
+        return self._pytest([*marks, *passed], found, with_guards=with_guards)
+
+    def _lanes(self, words: list[str], environment: Mapping[str, str]) -> int:
+        """Both lanes at once, each a process of its own; the exit code of the first failure."""
+        with tempfile.TemporaryFile() as log:
+            second = lane([*words, *paths_of(SECOND_LANE)], environment, output=log)
+            first = lane(["--guards", *words, *paths_of(first_lane())], environment)
+            try:
+                codes = [first.wait(), second.wait()]
+            finally:
+                for process in (first, second):
+                    if process.poll() is None:
+                        process.terminate()
+                        process.wait(STOP_WAIT_S)
+                log.seek(0)
+                self._say(log.read().decode(errors="replace").rstrip())
+        return next((code for code in codes if code), 0)
 
     def _pytest(self, words: list[str], found: Mapping[str, str], *, with_guards: bool) -> int:
         started_s = time.monotonic()
@@ -78,40 +90,28 @@ class Command(BaseCommand):
         self.stdout.flush()
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """The second lane: its process and the file that takes what it says."""
-
-    process: subprocess.Popen[bytes]
-    log: IO[bytes]
-
-    def output(self) -> str:
-        """All that it has said."""
-        self.log.seek(0)
-        return self.log.read().decode(errors="replace").rstrip()
-
-
-@contextmanager
-def second_lane(words: list[str], environment: Mapping[str, str]) -> Iterator[Lane]:
-    """This command over the second lane's directories, in the background; stopped if we fail."""
-    paths = [f"tests/{name}" for name in SECOND_LANE]
-    command = [sys.executable, str(ROOT / "manage.py"), "test", *words, *paths]
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(  # noqa: S603 - our own command
-            command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
-        try:
-            yield Lane(process, log)
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait(STOP_WAIT_S)
+def lane(
+    words: list[str], environment: Mapping[str, str], output: IO[bytes] | None = None
+) -> "subprocess.Popen[bytes]":
+    """This command over some directories, on this terminal or with its words put aside."""
+    return subprocess.Popen(  # noqa: S603 - our own command
+        [sys.executable, str(ROOT / "manage.py"), "test", *words],
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+    )
 
 
 def first_lane() -> list[str]:
     """Every directory of tests that the second lane leaves."""
     names = {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")}
-    return [f"tests/{name}" for name in sorted(names - set(SECOND_LANE))]
+    return sorted(names - set(SECOND_LANE))
+
+
+def paths_of(names: Iterable[str]) -> list[str]:
+    """The directories' paths below the root."""
+    return [f"tests/{name}" for name in names]
 
 
 def chosen_paths(passed: list[str]) -> list[Path]:
