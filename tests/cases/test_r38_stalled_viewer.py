@@ -29,13 +29,8 @@ def rows(tenant: str, number: int = 0) -> list:
 
 
 @contextmanager
-def publishing(
-    collector: FakeCollector, tenant: str, late_s: list[float]
-) -> Iterator[dict[int, float]]:
-    """Publishes ten states a second meanwhile; `seq -> instant` of each. Ends after `UPDATES`.
-
-    `late_s` takes how much later than asked each turn came: what the machine itself was late.
-    """
+def publishing(collector: FakeCollector, tenant: str) -> Iterator[dict[int, float]]:
+    """Publishes ten states a second meanwhile; `seq -> instant` of each. Ends after `UPDATES`."""
     sent_at: dict[int, float] = {}
     stop = threading.Event()
 
@@ -43,10 +38,8 @@ def publishing(
         for number in range(UPDATES):
             sent_at[collector.seq + 1] = time.monotonic()
             collector.publish(rows(tenant, number))
-            asked_at = time.monotonic()
             if stop.wait(1 / PER_S):
                 return
-            late_s.append(time.monotonic() - asked_at - 1 / PER_S)
 
     publisher = threading.Thread(target=publish_all)
     publisher.start()
@@ -85,15 +78,13 @@ def test_r38_a_viewer_that_stops_reading_costs_nothing_and_catches_up(
     hold = freeze(stalled)
     before = console.rss_bytes()
     lags: list[float] = []
-    late_s: list[float] = []
-    with publishing(collector, acme, late_s) as sent_at:
+    with publishing(collector, acme) as sent_at:
         while len(lags) < UPDATES / PER_S - 2:
             frame = reading.next()
             assert frame is not None
             if frame["t"] in ("tick", "snap"):
                 lags.append(time.monotonic() - sent_at[frame["seq"]])
-    # Three processes lie between sending and reading; a busy machine may be late for each.
-    assert max(lags) < 2.0 + 3 * max(late_s)
+    assert max(lags) < 2.0
     assert console.rss_bytes() - before < GROWTH_BYTES_MAX
 
     hold.release()
