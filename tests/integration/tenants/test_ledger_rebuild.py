@@ -127,7 +127,8 @@ def test_hold_that_survived_is_registered_by_the_writer(
 def test_lost_meta_of_one_bucket_leaves_the_others_alone(
     gateway: ScriptedGateway, party: Party
 ) -> None:
-    other = make_party("other")
+    candidates = (make_party(f"other-{number}") for number in range(keys.BUCKETS))
+    other = next(one for one in candidates if one.bucket != party.bucket)
     gateway.serve(other)
     gateway.client.delete(keys.bucket_meta(party.bucket))
     work_until(gateway.client, party, 2)
