@@ -126,6 +126,7 @@ def pools_for_snapshot() -> dict[str, PoolEntry]:
             kv_capacity_tokens=pool.kv_capacity_tokens,
             block_size_tokens=pool.block_size_tokens,
             endpoints=tuple(endpoints[pool.pk]),
+            takes_priority=pool.spec.get("scheduling_policy") == "priority",
         )
         for pool in pools
     }
@@ -169,6 +170,8 @@ def _endpoint(row: Replica) -> EndpointEntry:
         port=row.port,
         is_draining=is_draining,
         ready_at_ms=0 if is_draining else int(row.lifecycle_since.timestamp() * 1000),
+        kv_events=str(row.handle.get("kv_events", "")),
+        kv_replay=str(row.handle.get("kv_replay", "")),
     )
 
 

@@ -99,7 +99,9 @@ class ModelEntry(msgspec.Struct, frozen=True):
 class EndpointEntry(msgspec.Struct, frozen=True):
     """One replica's address.
 
-    Only replicas that may take work are listed; a draining one takes none.
+    Only replicas that may take work are listed; a draining one takes none. `kv_events` and
+    `kv_replay` are the `ipc://` addresses where its engine tells what its KV cache holds, empty
+    when it does not.
     """
 
     replica_id: str
@@ -107,10 +109,16 @@ class EndpointEntry(msgspec.Struct, frozen=True):
     port: int
     is_draining: bool = False
     ready_at_ms: int = 0
+    kv_events: str = ""
+    kv_replay: str = ""
 
 
 class PoolEntry(msgspec.Struct, frozen=True):
-    """Replicas alike. `served_model` is the name that the engine knows the model by."""
+    """Replicas alike.
+
+    `served_model` is the name that the engine knows the model by; `takes_priority`: its engines
+    schedule by the request's `priority` (others refuse one, or ignore it).
+    """
 
     id: str
     served_model: str
@@ -120,6 +128,7 @@ class PoolEntry(msgspec.Struct, frozen=True):
     kv_capacity_tokens: int
     block_size_tokens: int
     endpoints: tuple[EndpointEntry, ...] = ()
+    takes_priority: bool = False
 
 
 class ClassPolicy(msgspec.Struct, frozen=True):

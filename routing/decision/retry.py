@@ -62,8 +62,8 @@ class Kind(StrEnum):
 class Verdict:
     """A failure before any output: what to tell the caller, and whether to try elsewhere.
 
-    `pause_s` is how long the endpoint asked to be left alone; `counts` whether the breaker counts
-    it as the endpoint's failure.
+    `pause_s` is how long the endpoint is left alone: as long as it asked for, or as its state
+    needs; `counts` whether the breaker counts it as the endpoint's failure.
     """
 
     kind: Kind
@@ -72,7 +72,15 @@ class Verdict:
     counts: bool = True
 
 
-_SHUT_DOWN = "after shutdown"  # a draining vLLM answers 500 "cannot schedule new futures ..."
+# A vLLM that drains answers 500 "cannot schedule new futures after shutdown" while /health still
+# says 200. It will not serve again: an engine takes longer than this to load, and by then its
+# state is known from elsewhere.
+_SHUT_DOWN = "after shutdown"
+LEAVING_PAUSE_S = 30.0
+# How a full vLLM words its 503 (requests, or tokens to prefill). Full is not broken: were it to
+# open the breaker, a whole pool under load would be ejected. Short: a place frees with any end.
+_FULL = ("currently busy", "backlog limit")
+FULL_PAUSE_S = 0.2
 _BUSY_STATUS = (503, 529)
 _DENIED_STATUS = (401, 403, 407)
 _CALLER_STATUS = (400, 409, 413, 422)
@@ -85,8 +93,15 @@ def judge(status: int, message: str, retry_after_s: float | None, *, is_draining
         refusal = Refusal(Reason.UPSTREAM_RATE_LIMITED, text, retry_after_s)
         return Verdict(Kind.REFUSED, refusal, retry_after_s or 1.0, counts=False)
     if status in _BUSY_STATUS:
-        refusal = Refusal(Reason.NO_CAPACITY, "The upstream is at capacity.", retry_after_s or 1.0)
-        return Verdict(Kind.REFUSED, refusal, retry_after_s or 0.0)
+        text = "Every upstream asked is at capacity; send it again after a pause."
+        refusal = Refusal(Reason.NO_CAPACITY, text, retry_after_s or 1.0)
+        is_full = any(words in message for words in _FULL)
+        pause_s = retry_after_s or (FULL_PAUSE_S if is_full else 0.0)
+        return Verdict(Kind.REFUSED, refusal, pause_s, counts=not is_full)
+    if _SHUT_DOWN in message:
+        text = "The upstream is shutting down; send it again after a pause."
+        refusal = Refusal(Reason.NO_CAPACITY, text, 1.0)
+        return Verdict(Kind.REFUSED, refusal, LEAVING_PAUSE_S, counts=False)
     if status == 404:
         refusal = Refusal(Reason.MODEL_UNAVAILABLE, "The model is not loaded on any upstream.")
         return Verdict(Kind.REFUSED, refusal, counts=False)
@@ -96,7 +111,7 @@ def judge(status: int, message: str, retry_after_s: float | None, *, is_draining
             Kind.CALLER, Refusal(reason, message or "The upstream refused it."), counts=False
         )
     refusal = Refusal(Reason.UPSTREAM_ERROR, "The upstream failed.")
-    took_nothing = is_draining or _SHUT_DOWN in message or status in _DENIED_STATUS or status < 400
+    took_nothing = is_draining or status in _DENIED_STATUS or status < 400
     return Verdict(Kind.REFUSED if took_nothing else Kind.LOST, refusal)
 
 

@@ -5,6 +5,7 @@ elsewhere; after it, a failure becomes a typed event and nothing is ever replaye
 """
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from routing.decision.breaker import Outcome
@@ -235,7 +236,9 @@ class Relay:
             is_draining=self.endpoint.candidate.is_draining,
         )
         if self.exchange.step is Step.RELAYING:
-            self._cut(verdict.refusal)
+            refusal = verdict.refusal
+            words = self._with_count(refusal.message.rstrip("."))
+            self._cut(replace(refusal, message=words))
         else:
             self._fail(verdict)
 

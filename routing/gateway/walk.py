@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 
-from routing.contracts.enums import RequestStatus, UsageSource
+from routing.contracts.enums import RequestStatus, UsageSource, WorkClass
 from routing.contracts.ids import uuid7
 from routing.contracts.pricing import price_at, spend_nanousd
 from routing.contracts.snapshot import Snapshot
@@ -51,6 +51,8 @@ CHAT = b"/v1/chat/completions"
 COMPLETIONS = b"/v1/completions"
 _RANDOM_BITS = 74
 _CANCELLED_STATUS = 499  # as logs of other gateways have it; never sent
+# What an engine that schedules by priority is told: lower is sooner.
+_PRIORITY = {WorkClass.INTERACTIVE: -10, WorkClass.STANDARD: 0, WorkClass.BATCH: 10}
 _NOBODY = Refusal(Reason.NO_CAPACITY, "No upstream can serve this model now.", 1.0)
 
 
@@ -212,6 +214,7 @@ class Walk:
             pool.served_model,
             exchange.estimate.choice_output_tokens,
             exchange.tenant.cache_salt,
+            _PRIORITY[exchange.work_class] if pool.takes_priority else 0,
         )
         body = forwarded_body(exchange.call, decided)
         head = (

@@ -265,6 +265,7 @@ class Decided(NamedTuple):
     model: str
     output_tokens: int
     cache_salt: str
+    priority: int = 0  # lower is sooner; 0 is the engine's own default and is not sent
 
 
 def forwarded_body(call: Call, decided: Decided) -> bytes:
@@ -293,7 +294,9 @@ def forwarded_body(call: Call, decided: Decided) -> bytes:
     else:
         added += b',"cache_salt":' + salt
     if "priority" in spans:
-        edits.append((*spans["priority"], b"0"))
+        edits.append((*spans["priority"], b"%d" % decided.priority))
+    elif decided.priority:
+        added += b',"priority":%d' % decided.priority
     return _spliced(call, edits, added)
 
 

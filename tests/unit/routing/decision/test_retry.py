@@ -1,6 +1,14 @@
 import pytest
 
-from routing.decision.retry import Kind, RetryBudgets, judge, judge_event, may_resend
+from routing.decision.retry import (
+    FULL_PAUSE_S,
+    LEAVING_PAUSE_S,
+    Kind,
+    RetryBudgets,
+    judge,
+    judge_event,
+    may_resend,
+)
 from routing.decision.types import Reason
 
 
@@ -15,7 +23,7 @@ from routing.decision.types import Reason
         (401, "", Kind.REFUSED, Reason.UPSTREAM_ERROR),
         (302, "", Kind.REFUSED, Reason.UPSTREAM_ERROR),
         (500, "boom", Kind.LOST, Reason.UPSTREAM_ERROR),
-        (500, "cannot schedule new futures after shutdown", Kind.REFUSED, Reason.UPSTREAM_ERROR),
+        (500, "cannot schedule new futures after shutdown", Kind.REFUSED, Reason.NO_CAPACITY),
     ],
 )
 def test_status_says_whether_the_request_was_taken_on(
@@ -27,6 +35,17 @@ def test_status_says_whether_the_request_was_taken_on(
 
 def test_a_draining_engines_500_is_a_refusal() -> None:
     assert judge(500, "", None, is_draining=True).kind is Kind.REFUSED
+
+
+def test_an_engine_that_drains_is_left_alone_and_one_that_is_full_only_for_a_moment() -> None:
+    leaving = judge(500, "cannot schedule new futures after shutdown", None, is_draining=False)
+    assert (leaving.pause_s, leaving.counts) == (LEAVING_PAUSE_S, False)
+    for words in ("The engine is currently busy and ...", "has reached its prefill backlog limit"):
+        full = judge(503, words, None, is_draining=False)
+        assert (full.pause_s, full.counts) == (FULL_PAUSE_S, False)
+        assert full.refusal.retry_after_s == 1.0
+    assert judge(503, "other", None, is_draining=False).counts
+    assert judge(503, "currently busy", 7.0, is_draining=False).pause_s == 7.0
 
 
 def test_an_error_as_first_event_is_a_refusal_unless_the_caller_is_at_fault() -> None:

@@ -138,6 +138,13 @@ def test_priority_and_cache_salt_of_the_caller_are_replaced() -> None:
     assert sent["cache_salt"] == "s"
 
 
+@pytest.mark.parametrize("own", [{}, {"priority": -9}])
+def test_an_engine_that_takes_priorities_is_told_the_class_s(own: dict[str, object]) -> None:
+    body = {"model": "m", "messages": MESSAGES} | own
+    assert forwarded(body, priority=10)[1]["priority"] == 10
+    assert forwarded({"model": "m", "messages": MESSAGES})[1].get("priority") is None
+
+
 def test_ask_counts_choices_prompts_pictures_and_ids() -> None:
     assert read({"model": "m", "messages": MESSAGES, "n": 3, "max_tokens": 5}).ask.choices == 3
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 300_000}}
