@@ -1,0 +1,265 @@
+"""The command line and the environment of one `vllm serve` on this machine."""
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from capacity.drivers.base import DriverError
+from capacity.drivers.vllm_models import SHAPES, ModelError, ensure_model
+
+LOOPBACK = "127.0.0.1"
+STATE_VARIABLE = "HEADRACE_STATE"
+REPLICA_VARIABLE = "HEADRACE_REPLICA"
+MODEL_VARIABLE = "HEADRACE_REPLICA_MODEL"
+# vLLM's CPU kernels want blocks of 32 tokens or a multiple; its own default of 128 makes prefix
+# hits coarse.
+CPU_BLOCK_TOKENS = 32
+DEFAULT_MODEL = "tiny"
+# Live calls get this long after SIGTERM, which vLLM would else cut off at once.
+DEFAULT_SHUTDOWN_S = 20
+MAX_SOCKET_PATH_BYTES = 100  # Linux allows 107, ZeroMQ's own prefix is not counted
+
+# Flags that a person may add: sizes and kernels of the engine. None opens a file or an address,
+# loads code, or changes what a replica is called.
+EXTRA_FLAGS = frozenset(
+    {
+        "--async-scheduling",
+        "--calculate-kv-scales",
+        "--compilation-config",
+        "--data-parallel-size",
+        "--disable-log-stats",
+        "--dtype",
+        "--enable-auto-tool-choice",
+        "--enable-chunked-prefill",
+        "--enable-expert-parallel",
+        "--enforce-eager",
+        "--generation-config",
+        "--gpu-memory-utilization",
+        "--kv-cache-dtype",
+        "--load-format",
+        "--long-prefill-token-threshold",
+        "--max-logprobs",
+        "--max-num-batched-tokens",
+        "--max-num-partial-prefills",
+        "--max-num-queued-tokens",
+        "--no-enable-chunked-prefill",
+        "--no-enforce-eager",
+        "--pipeline-parallel-size",
+        "--prefill-context-parallel-size",
+        "--quantization",
+        "--reasoning-parser",
+        "--seed",
+        "--stream-interval",
+        "--tensor-parallel-size",
+        "--tokenizer-mode",
+        "--tool-call-parser",
+    }
+)
+_EXTRA = re.compile(r"(--[a-z][a-z0-9-]*)(?:=[A-Za-z0-9._,:+-]{1,100})?")
+_INHERITED = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "HOME",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "HF_HOME",
+    "VLLM_CACHE_ROOT",
+    "OMP_NUM_THREADS",
+    "VLLM_CPU_OMP_THREADS_BIND",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """What one `vllm serve` runs with. `model` is a directory or a hub id.
+
+    `is_cpu` means our own CPU build: it gets the flags that only make sense there.
+    """
+
+    executable: Path
+    model: str
+    served_name: str
+    port: int
+    name: str
+    state_dir: Path
+    is_cpu: bool = True
+    block_size_tokens: int = CPU_BLOCK_TOKENS
+    max_num_seqs: int = 16
+    max_model_len: int = 4096
+    num_gpu_blocks_override: int | None = None
+    max_num_queued_reqs: int | None = None
+    kv_space_gib: int = 1
+    shutdown_timeout_s: int = DEFAULT_SHUTDOWN_S
+    extra_args: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def argv(self) -> list[str]:
+        """The command."""
+        words = [str(self.executable), "serve", self.model]
+        flags: dict[str, object] = {
+            "--served-model-name": self.served_name,
+            "--host": LOOPBACK,
+            "--port": self.port,
+            "--block-size": self.block_size_tokens,
+            "--max-num-seqs": self.max_num_seqs,
+            "--max-model-len": self.max_model_len,
+            "--scheduling-policy": "priority",
+            "--shutdown-timeout": self.shutdown_timeout_s,
+            "--kv-events-config": json.dumps(
+                {
+                    "enable_kv_cache_events": True,
+                    "publisher": "zmq",
+                    "endpoint": kv_events_endpoint(self.state_dir, self.name),
+                    "topic": "kv",
+                }
+            ),
+        }
+        if self.is_cpu:
+            # Full precision: which other calls share a batch must not tip a greedy answer.
+            flags["--dtype"] = "float32"
+        if self.num_gpu_blocks_override is not None:
+            flags["--num-gpu-blocks-override"] = self.num_gpu_blocks_override
+        if self.max_num_queued_reqs is not None:
+            flags["--max-num-queued-reqs"] = self.max_num_queued_reqs
+        for flag, value in flags.items():
+            words += [flag, str(value)]
+        words += [
+            "--enable-prefix-caching",
+            "--enable-prompt-tokens-details",
+            "--enable-request-id-headers",
+            "--enable-server-load-tracking",
+            "--disable-uvicorn-access-log",
+        ]
+        if self.is_cpu:
+            words.append("--enforce-eager")
+        return [*words, *self.extra_args]  # last: the later of two equal flags counts
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Its environment: no keys, no addresses of our servers; whose process it is."""
+        found = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        found |= {
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "SPT_NOENV": "1",  # a process that renames itself must keep this environment readable
+            # Not read by vLLM: whose process it is, and what it was started to serve.
+            STATE_VARIABLE: str(self.state_dir),
+            REPLICA_VARIABLE: self.name,
+            MODEL_VARIABLE: self.served_name,
+        }
+        if self.is_cpu:
+            found["VLLM_CPU_KVCACHE_SPACE"] = str(self.kv_space_gib)
+        if Path(self.model).is_dir():
+            found |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+        return found
+
+
+def local_model(name: str, state_dir: Path) -> Path:
+    """Directory of one of our own models, made if need be. Raises `DriverError`."""
+    try:
+        return ensure_model(name, state_dir / "models")
+    except ModelError as error:
+        raise DriverError(str(error)) from error
+
+
+def is_local_model(name: str) -> bool:
+    """Whether it names one of the models that are made here."""
+    return name in SHAPES
+
+
+def checked_extra_args(raw: object) -> tuple[str, ...]:
+    """Additional flags as `--name` or `--name=value`. Raises `DriverError` for any not listed."""
+    if not isinstance(raw, list | tuple):
+        raise DriverError("setting 'extra_args' must be a list of flags")
+    for word in raw:
+        found = _EXTRA.fullmatch(word) if isinstance(word, str) else None
+        if found is None or found.group(1) not in EXTRA_FLAGS:
+            known = ", ".join(sorted(EXTRA_FLAGS))
+            raise DriverError(
+                f"extra_args: {word!r} is not allowed; write --name or --name=value with {known}"
+            )
+    return tuple(raw)
+
+
+def kv_events_endpoint(state_dir: Path, name: str) -> str:
+    """Where a replica publishes its KV events: a socket that only we can open.
+
+    They hold the token ids of tenants' prompts. Raises `DriverError` if the directory is not ours.
+    """
+    return f"ipc://{_socket_path(state_dir, name)}"
+
+
+def private_socket_directory(state_dir: Path) -> Path:
+    """The directory of one state's sockets, made if need be. Raises `DriverError`."""
+    path = _socket_path(state_dir, "").parent
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise DriverError(f"cannot make {path}: {error.strerror}") from error
+    is_private = found.st_mode & 0o170777 == 0o040700
+    if not is_private or found.st_uid != os.geteuid():
+        raise DriverError(f"{path} is not a directory of ours with mode 0700: remove it")
+    return path
+
+
+def remove_socket(state_dir: Path, name: str) -> None:
+    """Forget the socket of a replica that has ended, and the directory with the last one."""
+    path = _socket_path(state_dir, name)
+    try:
+        path.unlink(missing_ok=True)
+        path.parent.rmdir()
+    except OSError:
+        return  # others are in use
+
+
+def _socket_path(state_dir: Path, name: str) -> Path:
+    """Short, since a socket's path may have only about 100 bytes and a state's may be longer."""
+    owner = hashlib.sha256(os.fsencode(state_dir.absolute())).hexdigest()[:12]
+    directory = Path(tempfile.gettempdir()) / f"headrace-{owner}"
+    path = directory / f"{name}.kv"
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        path = directory / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.kv"
+    return path
+
+
+def settings_of(raw: Mapping[str, object]) -> dict[str, object]:
+    """A pool's settings for `Serve`, each checked by name and type. Raises `DriverError`."""
+    return {name: _checked(name, value) for name, value in raw.items()}
+
+
+# Each number's smallest and largest sensible value.
+_NUMBERS = {
+    "max_num_seqs": (1, 4096),
+    "max_model_len": (64, 4_194_304),
+    "num_gpu_blocks_override": (2, 100_000_000),
+    "max_num_queued_reqs": (1, 100_000),
+    "kv_space_gib": (1, 4096),
+    "shutdown_timeout_s": (0, 3600),
+}
+
+
+def _checked(name: str, value: object) -> object:
+    if name in _NUMBERS:
+        least, most = _NUMBERS[name]
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise DriverError(f"setting {name!r} must be a whole number from {least} to {most}")
+        return value
+    if name == "extra_args":
+        return checked_extra_args(value)
+    if name in ("model", "executable"):
+        if not isinstance(value, str) or not value:
+            raise DriverError(f"setting {name!r} must be a text")
+        return value
+    known = ", ".join(sorted((*_NUMBERS, "model", "executable", "extra_args")))
+    raise DriverError(f"the process driver knows no setting {name!r}, only {known}")
