@@ -10,6 +10,8 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     """One gateway process. `snapshot_number` is its acknowledgement of a published snapshot.
 
     `open_breakers` maps replica ids that it sends no work to, to why: `hung` or `failing`.
+    `store_away_s` is how long it has admitted without the store (None: it has it), of the policy's
+    `store_away_max_s`. `trouble` is one line about what it cannot do; empty when all is well.
     """
 
     gateway_id: str
@@ -29,10 +31,17 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     is_journal_behind: bool = False
     version: str = ""
     open_breakers: dict[str, str] = {}
+    store_away_s: float | None = None
+    store_away_max_s: float | None = None
+    trouble: str = ""
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
-    """Any other long-running process: collector, ledger writer, worker, beat."""
+    """Any other long-running process: collector, ledger writer, worker, beat.
+
+    `trouble` is one line about what it cannot do, `counts` a few named numbers that conditions are
+    judged by (`parked`, `rebuilding` of the ledger writer).
+    """
 
     name: str
     pid: int
@@ -41,6 +50,8 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     version: str = VERSION
     lag_s: float | None = None
     note: str = ""
+    trouble: str = ""
+    counts: dict[str, int] = {}
 
 
 encode_status = msgspec.msgpack.Encoder().encode

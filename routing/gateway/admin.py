@@ -1,4 +1,4 @@
-"""The process's own port, on loopback: health, readiness, metrics, drain."""
+"""The process's own port, on loopback: health, readiness, metrics, status, drain."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,6 +23,9 @@ class Admin(Protocol):
 
     def metrics(self) -> bytes:
         """The metrics page."""
+
+    def status_page(self) -> bytes:
+        """The process's status as JSON."""
 
     def drain(self) -> None:
         """Begin to shut down."""
@@ -78,6 +81,7 @@ class AdminConnection(asyncio.Protocol):
             (b"GET", b"/healthz"): lambda: (200, JSON, b'{"status":"ok"}'),
             (b"GET", b"/readyz"): self._readiness,
             (b"GET", b"/metrics"): self._metrics,
+            (b"GET", b"/status"): self._status,
             (b"POST", b"/drain"): self._drain,
         }
         keep_alive = request.keep_alive
@@ -99,6 +103,9 @@ class AdminConnection(asyncio.Protocol):
     def _metrics(self) -> tuple[int, bytes, bytes]:
         headers = b"content-type: %b\r\n" % CONTENT_TYPE
         return 200, headers, self._listener.admin.metrics()
+
+    def _status(self) -> tuple[int, bytes, bytes]:
+        return 200, JSON, self._listener.admin.status_page()
 
     def _drain(self) -> tuple[int, bytes, bytes]:
         self._listener.admin.drain()

@@ -250,7 +250,13 @@ class Gateway:
             is_journal_behind=self.journal.is_behind,
             version=self.config.version,
             open_breakers=broken,
+            store_away_s=self.reserver.store_away_s if walk else None,
+            store_away_max_s=walk.snapshot.policy.outage.max_s if walk else None,
         )
+
+    def status_page(self) -> bytes:
+        """The status as JSON: what the store cannot pass on while it is away."""
+        return msgspec.json.encode(self.status())
 
     def _send_frame(self) -> None:
         if not self.store.is_ready:

@@ -170,15 +170,20 @@ class Reserver:
 
     def mode(self, outage: OutagePolicy) -> StoreMode:
         """How requests are admitted now, for status pages: by the worst bucket in use."""
+        away_s = self.store_away_s
+        if away_s is None:
+            return StoreMode.SHARED
+        return outage_mode(policy=outage.store_away, away_s=away_s, max_s=outage.max_s)
+
+    @property
+    def store_away_s(self) -> float | None:
+        """How long the worst bucket in use has been without the store; None when none is."""
         since_s = self._away_since_s
         for number in self.accountant.book.active:
             bucket_s = self.accountant.book.buckets[number].away_since_s
             if bucket_s is not None:
                 since_s = bucket_s if since_s is None else min(since_s, bucket_s)
-        if since_s is None:
-            return StoreMode.SHARED
-        away_s = self.loop.time() - since_s
-        return outage_mode(policy=outage.store_away, away_s=away_s, max_s=outage.max_s)
+        return None if since_s is None else self.loop.time() - since_s
 
     def away_s(self, bucket: Bucket) -> float:
         """How long this bucket has not been served by the store; begins to count now."""

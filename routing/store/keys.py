@@ -12,6 +12,7 @@ SNAPSHOT_NUMBER = "hr:snapshot:number"  # its number, cheap to poll
 NUDGES = "hr:nudges"  # pub/sub: topic names ("snapshot", "live", "jobs", ...)
 GATEWAYS = "hr:gateways"  # hash: gateway id -> GatewayStatus
 PROCESSES = "hr:processes"  # hash: "<name>:<pid>" -> ProcessStatus
+WRITE_PROBE = "hr:write-probe"  # written by who asks whether the store takes writes
 SLICE_FRAMES = "hr:frames"  # stream of SliceFrame, field "f"
 SHAPES = "hr:shapes"  # stream of lists of ShapeRow, field "s"
 SWEEP_LEASE = "hr:{sweep}:lease"

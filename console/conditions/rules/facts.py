@@ -27,7 +27,10 @@ class SupervisorFacts:
 
     is_known: bool = False
     is_alive: bool = False
+    pid: int | None = None
     phase: str = ""
+    console_url: str = ""
+    gateway_url: str = ""
     error: str = ""
 
 
@@ -42,6 +45,7 @@ class ProcessFacts:
 
     name: str
     pid: int | None = None
+    port: int | None = None
     phase: str = ""
     is_alive: bool | None = None
     is_stopped: bool = False
@@ -57,6 +61,7 @@ class ProcessFacts:
     trouble: str = ""
     version: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
+    pool_max: int | None = None
     log: str = ""
 
 
@@ -68,12 +73,18 @@ class GatewayFacts:
     """
 
     gateway_id: str
+    pid: int | None = None
+    address: str = ""
     age_s: float = 0.0
+    up_s: float | None = None
+    restarts: int | None = None
     state: str = "ready"
     store_mode: str = "shared"
     away_s: float | None = None
     away_max_s: float | None = None
     snapshot_number: int = 0
+    policy: str = ""
+    in_flight: int = 0
     journal_pending: int = 0
     is_journal_behind: bool = False
     trouble: str = ""
@@ -99,6 +110,8 @@ class StoreFacts:
     max_memory_bytes: int | None = None
     is_persistent: bool | None = None
     persistence_error: str = ""
+    version: str = ""
+    clients: int | None = None
     clock_offset_s: float | None = None
     snapshot_number: int | None = None
 
@@ -110,8 +123,11 @@ class DatabaseFacts:
     answer: Answer = Answer.OK
     error: str = ""
     answer_s: float | None = None
+    version: str = ""
     connections: int | None = None
     max_connections: int | None = None
+    idle_in_transaction: int | None = None
+    size_bytes: int | None = None
     missing_migrations: tuple[str, ...] = ()
     unknown_migrations: tuple[str, ...] = ()
     is_schema_damaged: bool = False
@@ -137,11 +153,22 @@ class DiskFacts:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """A replica's process that was started on this machine."""
+    """A replica's process: started on this machine (then its pid is known), or reported.
+
+    `is_alive` is None for one that runs elsewhere: `health` is then all that is known. `cause` says
+    why it is not well.
+    """
 
     name: str
-    is_alive: bool
+    is_alive: bool | None = None
     pid: int | None = None
+    host: str = ""
+    port: int | None = None
+    pool: str = ""
+    model: str = ""
+    version: str = ""
+    health: str = ""
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def clock(facts: Facts) -> Iterator[Condition]:
 
 def engines(facts: Facts) -> Iterator[Condition]:
     """Replicas started here that have died; the worker replaces them within seconds."""
-    dead = [engine.name for engine in facts.engines if not engine.is_alive]
+    dead = [engine.name for engine in facts.engines if engine.is_alive is False]
     if dead:
         named = ", ".join(dead[:3]) + (f" and {len(dead) - 3} more" if len(dead) > 3 else "")
         yield Condition(

@@ -67,6 +67,8 @@ def down(facts: Facts) -> Iterator[Condition]:
                 "is held by a signal and does nothing",
                 f"Continue it: `kill -CONT {item.pid}`.",
             )
+        elif item.phase == "silent":
+            yield _down(item, "silent", "lives and does not answer; the supervisor restarts it")
         elif item.phase == "backing off":
             wait_s = item.next_start_s
             when = "" if wait_s is None else f", starts again in {seconds(max(0.0, wait_s))}"

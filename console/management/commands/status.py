@@ -1,4 +1,4 @@
-"""`manage.py status`: each process, its readiness, restarts, and which snapshot gateways run."""
+"""`manage.py status`: what is degraded, and each process with readiness, lag, version and cause."""
 
 import json
 import sys
@@ -8,14 +8,14 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from console.errors import DomainError
+from console.supervisor.answer import collect, table
 from console.supervisor.state import State
-from console.supervisor.status import collect, now, table
 
 
 class Command(BaseCommand):
-    """Exit code 0 when everything is ready, 1 when not."""
+    """Exit code 0: every process is ready and no condition is bad. 1: not so, or nothing runs."""
 
-    help = "Show what runs on a state; exit code 0 only if all of it is ready."
+    help = "Show what runs on a state and what is degraded; exit code 0 only if all of it is ready."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -26,7 +26,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Print."""
         try:
-            answer = collect(State.current(), now())
+            answer = collect(State.current())
         except DomainError as error:
             raise CommandError(error.message) from error
         if options["json"]:
