@@ -8,6 +8,7 @@ import os
 
 from celery import Celery
 from celery.signals import beat_init, worker_ready, worker_shutdown
+from django.conf import settings
 
 from console.project.heartbeat import Heartbeat
 
@@ -30,7 +31,7 @@ _heartbeats: list[Heartbeat] = []
 
 
 def _start(name: str) -> None:
-    heartbeat = Heartbeat(name, app.conf.broker_url)
+    heartbeat = Heartbeat(name, settings.REDIS_URL)
     _heartbeats.append(heartbeat)
     heartbeat.start()
 

@@ -5,11 +5,11 @@ import os
 import threading
 import time
 
-from redis import Redis
 from redis.exceptions import RedisError
 
 from routing.contracts.process import ProcessStatus, decode_process_status, encode_status
 from routing.store import keys
+from routing.store.pooled import sync_client
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +26,7 @@ class Heartbeat:
         self._field = f"{name}:{os.getpid()}"
         self._started_at_ms = _now_ms()
         self._stop = threading.Event()
-        self._redis = Redis.from_url(
-            redis_url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
-        )
+        self._redis = sync_client(redis_url, timeout_s=TIMEOUT_S)
         self._thread = threading.Thread(target=self._loop, name=f"{name}-heartbeat", daemon=True)
 
     def start(self) -> None:

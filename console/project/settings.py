@@ -10,6 +10,7 @@ from pathlib import Path
 from django.core.exceptions import ImproperlyConfigured
 
 from console.project.database import databases_from_url
+from routing.store.address import cluster_of
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 
@@ -147,7 +148,12 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
 }
 
-CELERY_BROKER_URL = REDIS_URL
+# Celery speaks to one server only: with a cluster as the store it needs one of its own.
+CELERY_BROKER_URL = os.environ.get("CELERY_BROKER_URL", "") or REDIS_URL
+if cluster_of(CELERY_BROKER_URL) is not None:
+    raise ImproperlyConfigured(
+        "REDIS_URL names a cluster, which Celery cannot use: set CELERY_BROKER_URL to one server"
+    )
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True

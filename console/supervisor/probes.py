@@ -15,6 +15,7 @@ import redis
 from routing.contracts.process import ProcessStatus, decode_process_status
 from routing.contracts.snapshot import SnapshotError, decode_snapshot
 from routing.store import keys
+from routing.store.pooled import sync_client
 from routing.store.state import read_snapshot, read_snapshot_number
 
 PROBE_TIMEOUT_S = 1.0
@@ -147,9 +148,7 @@ class PoolsProbe:
 
 def store_client(url: str) -> redis.Redis:
     """A client for one question, with the probes' time limit."""
-    return redis.Redis.from_url(
-        url, socket_timeout=PROBE_TIMEOUT_S, socket_connect_timeout=PROBE_TIMEOUT_S
-    )
+    return sync_client(url, timeout_s=PROBE_TIMEOUT_S)
 
 
 def decode_heartbeat(raw: object) -> ProcessStatus | None:

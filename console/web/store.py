@@ -5,7 +5,7 @@ from functools import lru_cache
 from django.conf import settings
 from redis import Redis
 
-from routing.store.client import sync_client
+from routing.store.pooled import sync_client
 
 TIMEOUT_S = 1.0  # a page would rather show a lost part than wait
 

@@ -255,7 +255,7 @@ class Accountant:
         return (
             bucket.is_open
             and not bucket.must_register
-            and self._store.is_ready
+            and self._store.serves(bucket.number)
             and self._clock.now_ms() > self.book.quiet_until_ms
         )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from routing.contracts.version import VERSION
+from routing.store.address import AddressError, cluster_of
 
 DEFAULT_PORT = 8080
 DEFAULT_ADMIN_PORT = 8081
@@ -64,7 +65,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> GatewayConfig:
         host=environ.get("HEADRACE_GATEWAY_HOST", "127.0.0.1"),
         port=_number(environ, "HEADRACE_GATEWAY_PORT", DEFAULT_PORT),
         admin_port=_number(environ, "HEADRACE_GATEWAY_ADMIN_PORT", DEFAULT_ADMIN_PORT),
-        redis_url=_required(environ, "REDIS_URL"),
+        redis_url=_store_url(environ),
         state_dir=Path(_required(environ, "HEADRACE_STATE")),
         pepper=_required(environ, "HEADRACE_KEY_PEPPER").encode(),
         log_level=environ.get("HEADRACE_LOG_LEVEL", "INFO").upper(),
@@ -78,6 +79,15 @@ def _required(environ: Mapping[str, str], name: str) -> str:
     if not value:
         raise ConfigError(f"{name} is not set")
     return value
+
+
+def _store_url(environ: Mapping[str, str]) -> str:
+    url = _required(environ, "REDIS_URL")
+    try:
+        cluster_of(url)
+    except AddressError as error:
+        raise ConfigError(str(error)) from None
+    return url
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

@@ -11,7 +11,7 @@ import hiredis
 from routing.gateway.buckets import UNKNOWN_EPOCH, Book, Bucket, Item, Stage
 from routing.gateway.journal import Journal
 from routing.gateway.journal_file import PROGRESS
-from routing.store.client import NOT_SENT
+from routing.store.client import NOT_SENT, Buckets
 from routing.store.clock import StoreClock
 from routing.store.reservations import (
     ENDED_BEFORE,
@@ -83,12 +83,13 @@ class LeaseKeeper:
         if bucket.items and not bucket.leases_in_flight:
             self._visit(bucket, self._loop.time())
 
-    def _reconnected(self) -> None:
-        """Another socket, perhaps another server: ask every bucket before settling anything."""
-        for number in self._book.active:
+    def _reconnected(self, numbers: Buckets) -> None:
+        """Another socket, perhaps another server: ask each bucket before settling anything."""
+        active = [number for number in numbers if number in self._book.active]
+        for number in active:
             self._book.closed(self._book.buckets[number])
         now_s = self._loop.time()
-        for number in tuple(self._book.active):
+        for number in active:
             self._visit(self._book.buckets[number], now_s)
 
     def _turn(self) -> None:
@@ -98,6 +99,8 @@ class LeaseKeeper:
         now_s = self._loop.time()
         for number in tuple(self._book.active):
             bucket = self._book.buckets[number]
+            if not self._store.serves(number):
+                continue
             if not bucket.leases_in_flight:
                 self._visit(bucket, now_s)
             if bucket.unsettled and bucket.is_open and not bucket.must_register:

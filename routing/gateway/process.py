@@ -33,8 +33,9 @@ from routing.gateway.stats import Stats
 from routing.gateway.sweep import Sweeper
 from routing.gateway.walk import Walk
 from routing.store import keys
-from routing.store.client import NudgeListener, StoreAwayError, StoreConnection
+from routing.store.client import StoreAwayError
 from routing.store.clock import StoreClock
+from routing.store.cluster import open_nudges, open_store
 from routing.store.reservations import Reservations
 
 log = logging.getLogger(__name__)
@@ -67,8 +68,8 @@ class Gateway:
         self.is_draining = False
         self.clock = StoreClock(time.monotonic, self.started_ms)
         name = config.gateway_id
-        self.store = StoreConnection(config.redis_url, name=name, clock=self.clock)
-        self.nudges = NudgeListener(
+        self.store = open_store(config.redis_url, name=name, clock=self.clock)
+        self.nudges = open_nudges(
             config.redis_url,
             name=f"{name}-nudges",
             clock=StoreClock(time.monotonic, self.started_ms),
@@ -108,7 +109,7 @@ class Gateway:
             return "draining"
         if self.walk is None:
             return "no snapshot yet"
-        if self.mode is StoreMode.CLOSED:
+        if self.mode is StoreMode.CLOSED and not self.store.is_split:
             return "the store is away and the policy's outage time has passed"
         return ""
 
@@ -153,7 +154,7 @@ class Gateway:
         log.info("snapshot %d in force, policy %s", snapshot.number, snapshot.policy.label)
 
     def _install(self, snapshot: Snapshot) -> None:
-        self.fleet.take_snapshot(snapshot, time.monotonic(), int(time.time() * 1000))
+        self.fleet.take_snapshot(snapshot, time.monotonic(), self.clock.now_ms())
         self.stats.take_snapshot(snapshot)
         if self.walk is None:
             self.walk = Walk(
@@ -240,7 +241,7 @@ class Gateway:
             port=self.config.port,
             admin_port=self.config.admin_port,
             started_at_ms=self.started_ms,
-            at_ms=int(time.time() * 1000),
+            at_ms=self.clock.now_ms(),
             snapshot_number=walk.snapshot.number if walk else 0,
             policy=walk.snapshot.policy.label if walk else "",
             state="draining" if self.is_draining else ("ready" if walk else "starting"),
@@ -262,7 +263,7 @@ class Gateway:
         if not self.store.is_ready:
             return  # counts go on adding up until it is back
         frame = self.stats.frame(
-            self.config.gateway_id, self.config.incarnation, int(time.time() * 1000)
+            self.config.gateway_id, self.config.incarnation, self.clock.now_ms()
         )
         raw = encode_frame(frame)
         self.store.command("XADD", keys.SLICE_FRAMES, "MAXLEN", "~", FRAMES_KEPT, "*", "f", raw)
@@ -273,7 +274,7 @@ class Gateway:
                 raw = await self.store.call("GET", keys.pool_state(pool))
                 if isinstance(raw, bytes):
                     state = decode_pool_state(raw)
-                    self.fleet.take_report(state, time.monotonic(), int(time.time() * 1000))
+                    self.fleet.take_report(state, time.monotonic(), self.clock.now_ms())
             except (StoreAwayError, hiredis.ReplyError, msgspec.MsgspecError):
                 continue  # the last report ages, and is then not used
 
@@ -285,7 +286,7 @@ class Gateway:
             return
         if not isinstance(found, list):
             return
-        now_ms = int(time.time() * 1000)
+        now_ms = self.clock.now_ms()
         alive = 0
         for field, raw in zip(found[::2], found[1::2], strict=True):
             try:
@@ -308,7 +309,8 @@ async def run(config: GatewayConfig) -> int:
         loop.add_signal_handler(sig, gateway.drain)
     recovered = gateway.journal.open()
     gateway.store.start()
-    gateway.nudges.start()
+    for listener in gateway.nudges:
+        listener.start()
     await gateway.store.wait_ready(START_WAIT_S)
     gateway.accountant.start(recovered)
     gateway.sweeper.start()
@@ -406,7 +408,8 @@ async def _close(gateway: Gateway) -> None:
             await gateway.store.call("HDEL", keys.GATEWAYS, gateway.config.gateway_id)
     if gateway._disk is not None:
         await gateway._disk
-    await gateway.nudges.close()
+    for listener in gateway.nudges:
+        await listener.close()
     await gateway.store.close()
     gateway.journal.close()
 

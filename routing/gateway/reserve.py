@@ -23,7 +23,7 @@ from routing.decision.shares import Need, Shares, outage_mode
 from routing.decision.types import NO_RATES, Amounts, Hold, Reason, Refusal
 from routing.gateway.account import Accountant
 from routing.gateway.buckets import UNKNOWN_EPOCH, Bucket
-from routing.store.client import NOT_SENT
+from routing.store.client import NOT_SENT, Buckets
 from routing.store.clock import StoreClock
 from routing.store.reservations import (
     EPOCH,
@@ -150,7 +150,7 @@ class Reserver:
         self.loop = asyncio.get_running_loop()
         self.gateways = 1
         self._templates: dict[tuple[str, str, str, str], _Template] = {}
-        self._away_since_s: float | None = None
+        self._away_since_s: dict[int, float] = {}  # buckets whose server is not connected
         reservations.store.on_lost.append(self._lost)
         reservations.store.on_connect.append(self._found)
 
@@ -178,7 +178,7 @@ class Reserver:
     @property
     def store_away_s(self) -> float | None:
         """How long the worst bucket in use has been without the store; None when none is."""
-        since_s = self._away_since_s
+        since_s = min(self._away_since_s.values(), default=None)
         for number in self.accountant.book.active:
             bucket_s = self.accountant.book.buckets[number].away_since_s
             if bucket_s is not None:
@@ -189,7 +189,7 @@ class Reserver:
         """How long this bucket has not been served by the store; begins to count now."""
         now_s = self.loop.time()
         if bucket.away_since_s is None:
-            bucket.away_since_s = now_s if self._away_since_s is None else self._away_since_s
+            bucket.away_since_s = self._away_since_s.get(bucket.number, now_s)
         return now_s - bucket.away_since_s
 
     def _template(self, ask: Ask) -> _Template:
@@ -204,13 +204,15 @@ class Reserver:
             template = self._templates[name] = fresh
         return template
 
-    def _lost(self) -> None:
-        if self._away_since_s is None:
-            self._away_since_s = self.loop.time()
+    def _lost(self, numbers: Buckets) -> None:
+        now_s = self.loop.time()
+        for number in numbers:
+            self._away_since_s.setdefault(number, now_s)
 
-    def _found(self) -> None:
-        self._away_since_s = None
-        for bucket in self.accountant.book.buckets:
+    def _found(self, numbers: Buckets) -> None:
+        for number in numbers:
+            self._away_since_s.pop(number, None)
+            bucket = self.accountant.book.buckets[number]
             if not bucket.items:  # else it counts as away until its reservations are known again
                 bucket.away_since_s = None
                 bucket.shares = None

@@ -8,7 +8,7 @@ from typing import Final
 import hiredis
 
 from routing.contracts.usage import ShapeRow, encode_shapes
-from routing.store.client import StoreConnection
+from routing.store.cluster import Store
 from routing.store.streams import append_shapes
 
 BATCH_ROWS: Final = 200
@@ -19,7 +19,7 @@ MAX_WAITING_ROWS: Final = 20_000  # about 6 MB while the store is away; then the
 class ShapeOutbox:
     """Rows wait here until a batch is full or `FLUSH_S` has passed; a failed batch goes again."""
 
-    def __init__(self, store: StoreConnection) -> None:
+    def __init__(self, store: Store) -> None:
         """Send nothing before `start`."""
         self._store = store
         self._loop = asyncio.get_running_loop()

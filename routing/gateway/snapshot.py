@@ -9,7 +9,8 @@ import hiredis
 
 from routing.contracts.snapshot import Snapshot, SnapshotError, decode_snapshot
 from routing.store import keys
-from routing.store.client import StoreAwayError, StoreConnection
+from routing.store.client import StoreAwayError
+from routing.store.cluster import Store
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class SnapshotKeeper:
     database that was restored counts again. `taken(snapshot, raw)` runs in the loop.
     """
 
-    def __init__(self, store: StoreConnection, taken: Callable[[Snapshot, bytes], None]) -> None:
+    def __init__(self, store: Store, taken: Callable[[Snapshot, bytes], None]) -> None:
         self._store = store
         self._taken = taken
         self._refused = b""

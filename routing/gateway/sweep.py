@@ -17,6 +17,7 @@ from routing.contracts.usage import charge_of, decode_hold_info
 from routing.decision.lost import lost_event
 from routing.gateway.account import event_with_legs
 from routing.store import keys
+from routing.store.client import Buckets, StoreAwayError
 from routing.store.clock import StoreClock
 from routing.store.reservations import LEASE_MS, Reservations
 
@@ -52,7 +53,7 @@ class Sweeper:
     def start(self) -> None:
         """Begin the rounds."""
         if self._store.is_ready:
-            self._reconnected()
+            self._quiet_until_s = self._loop.time() + QUIET_S
         self._timer = self._loop.call_later(SWEEP_S, self._round)
 
     def stop(self) -> None:
@@ -64,7 +65,7 @@ class Sweeper:
             self.is_sweeping = False
             self._store.command("DEL", keys.SWEEP_LEASE)
 
-    def _reconnected(self) -> None:
+    def _reconnected(self, buckets: Buckets) -> None:
         self.is_sweeping = False
         self._quiet_until_s = self._loop.time() + QUIET_S
 
@@ -84,11 +85,15 @@ class Sweeper:
         )
 
     def _claimed(self, reply: object) -> None:
-        """SET NX GET answers with the owner there was: nobody, us, or another."""
-        self.is_sweeping = reply is None or reply == self._owner
+        """SET NX GET answers with the owner there was: nobody, us, or another.
+
+        With the lease's own master away, everybody sweeps what is left of a cluster.
+        """
+        is_away = isinstance(reply, StoreAwayError) and self._store.is_split
+        self.is_sweeping = reply is None or reply == self._owner or is_away
         if not self.is_sweeping:
             return
-        if reply is not None:
+        if reply == self._owner:
             self._store.command("PEXPIRE", keys.SWEEP_LEASE, SWEEPER_LEASE_MS)
         self.sweep()
 

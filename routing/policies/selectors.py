@@ -15,7 +15,7 @@ from console.errors import NotFound
 from routing.contracts.process import GatewayStatus, decode_gateway_status
 from routing.models import Policy, PolicyVersion, SnapshotRow
 from routing.store import keys
-from routing.store.client import sync_client
+from routing.store.pooled import sync_client
 
 MAX_PAGE = 201  # the largest page, and one more row to know that another follows
 GONE_AFTER_MS = 10_000  # a gateway reports every second

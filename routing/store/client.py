@@ -3,7 +3,7 @@
 `StoreConnection` is the gateway's: one socket, one reader, replies to plain callbacks in the order
 of the commands. Commands of one loop turn leave in one write. A connection whose oldest reply is
 late is dropped with everything that waits on it; it is never used again, so no caller can receive
-another's reply. Sync processes use `sync_client`.
+another's reply. Processes that may wait use `pooled.sync_client`.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import hashlib
 import logging
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import hiredis
@@ -19,11 +19,14 @@ import redis
 from redis.connection import parse_url
 
 from routing.store.clock import StoreClock
-from routing.store.scripts import ALL, UNKNOWN_SCRIPT, Script
+from routing.store.keys import BUCKETS
+from routing.store.scripts import ALL, UNKNOWN_SCRIPT, Script, loading
 
 log = logging.getLogger(__name__)
 
 Callback = Callable[[object], None]
+Buckets = Sequence[int]
+Hook = Callable[[Buckets], None]
 
 REPLY_TIMEOUT_S: Final = 0.8  # below the 1 s within which a refusal must be out
 CONNECT_TIMEOUT_S: Final = 2.0
@@ -31,8 +34,6 @@ MAX_PENDING: Final = 8_192  # commands awaiting a reply: 0.8 s of a busy gateway
 WRITE_LIMIT_BYTES: Final = 4 * 1024 * 1024  # unsent bytes above which new commands are refused
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_LAST_S: Final = 1.0
-SYNC_TIMEOUT_S: Final = 5.0
-SYNC_CONNECTIONS: Final = 16
 
 
 class StoreAwayError(Exception):
@@ -43,23 +44,10 @@ class StoreAwayError(Exception):
         self.was_sent = was_sent
 
 
+ALL_BUCKETS: Final = range(BUCKETS)
+
 NOT_SENT: Final = StoreAwayError(was_sent=False)  # the command did not run
 NO_REPLY: Final = StoreAwayError(was_sent=True)  # the command may or may not have run
-
-
-def sync_client(url: str, *, timeout_s: float = SYNC_TIMEOUT_S) -> "redis.Redis":
-    """A pooled client for processes that block; replies are bytes.
-
-    It sends nothing twice by itself: a retry is the caller's decision.
-    """
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=CONNECT_TIMEOUT_S,
-        max_connections=SYNC_CONNECTIONS,
-        retry=None,
-        health_check_interval=0,
-    )
 
 
 class _Wire(asyncio.Protocol):
@@ -120,8 +108,11 @@ class StoreConnection:
     with user, password and database number. `name` seeds the reconnect jitter and names the client
     at the server. After each connect `run_id` (the server process's id) is set, scripts are loaded,
     `clock` is set from the server and the hooks of `on_connect` run; after each loss those of
-    `on_lost`. Callbacks run in the loop and must not raise.
+    `on_lost`, with the buckets that this server holds: all of them, unless `ClusterStore` has made
+    it for one of its masters. Callbacks run in the loop and must not raise.
     """
+
+    is_split = False  # part of the store away, part of it here: only a cluster can be
 
     def __init__(
         self,
@@ -148,13 +139,21 @@ class StoreConnection:
         self._failures = 0
         self.run_id = ""
         self.connects = 0
-        self.on_connect: list[Callable[[], None]] = []
-        self.on_lost: list[Callable[[], None]] = []
+        self.on_connect: list[Hook] = []
+        self.on_lost: list[Hook] = []
 
     @property
     def is_ready(self) -> bool:
         """True while commands are accepted."""
         return self._wire is not None
+
+    def serves(self, bucket: int) -> bool:
+        """True while commands for this bucket are accepted."""
+        return self._wire is not None
+
+    def run_id_of(self, bucket: int) -> str:
+        """The id of the server process that holds this bucket."""
+        return self.run_id
 
     @property
     def pending(self) -> int:
@@ -212,18 +211,7 @@ class StoreConnection:
     async def call(self, *args: bytes | str | int | float) -> object:
         """One command, awaited. Raises `StoreAwayError` or `hiredis.ReplyError`."""
         future: asyncio.Future[object] = self._loop.create_future()
-
-        def settle(reply: object) -> None:
-            if future.done():
-                return  # the caller was cancelled; its reply is dropped here, in step
-            if isinstance(reply, StoreAwayError):
-                future.set_exception(StoreAwayError(was_sent=reply.was_sent))
-            elif isinstance(reply, hiredis.ReplyError):
-                future.set_exception(reply)
-            else:
-                future.set_result(reply)
-
-        self.command(*args, callback=settle)
+        self.command(*args, callback=into(future))
         return await future
 
     def hear(self, reply: object) -> bool:
@@ -280,7 +268,7 @@ class StoreConnection:
                 callback(NO_REPLY)
         if was_current:
             for hook in self.on_lost:
-                hook()
+                hook(ALL_BUCKETS)
 
     async def _keep_connected(self) -> None:
         while True:
@@ -327,7 +315,7 @@ class StoreConnection:
         self.connects += 1
         self._ready.set()
         for hook in self.on_connect:
-            hook()
+            hook(ALL_BUCKETS)
 
     async def _greet(self, wire: _Wire) -> None:
         """Sign in, choose the database, learn the server, load the scripts: one write."""
@@ -340,7 +328,7 @@ class StoreConnection:
             opening.append(("SELECT", address["db"]))
         opening.append(("CLIENT", "SETNAME", f"headrace-{self._name}"))
         opening.append(("INFO", "server"))
-        opening += [("SCRIPT", "LOAD", script.source) for script in ALL]
+        opening += loading(*ALL)
         done: asyncio.Future[None] = self._loop.create_future()
         replies: list[object] = []
 
@@ -385,7 +373,7 @@ class NudgeListener(StoreConnection):
         """Subscribe to `channel` after each connect."""
         super().__init__(url, name=name, clock=clock)
         self._heard = heard
-        self.on_connect.append(lambda: self.command("SUBSCRIBE", channel))
+        self.on_connect.append(lambda _: self.command("SUBSCRIBE", channel))
 
     def hear(self, reply: object) -> bool:
         """Hand a published message on."""
@@ -393,6 +381,22 @@ class NudgeListener(StoreConnection):
             return False
         self._heard(reply[1], reply[2])
         return True
+
+
+def into(future: "asyncio.Future[object]") -> Callback:
+    """A callback that ends a future with its reply, or with the error that it is."""
+
+    def settle(reply: object) -> None:
+        if future.done():
+            return  # the caller was cancelled; its reply is dropped here, in step
+        if isinstance(reply, StoreAwayError):
+            future.set_exception(StoreAwayError(was_sent=reply.was_sent))
+        elif isinstance(reply, hiredis.ReplyError):
+            future.set_exception(reply)
+        else:
+            future.set_result(reply)
+
+    return settle
 
 
 def wire_key(key: str) -> bytes:

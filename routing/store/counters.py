@@ -1,6 +1,7 @@
 """The ledger writer's line to the store: the verbs of `counters.lua`, and reads of the streams.
 
-A session is one TCP connection, so its `run_id` names the very process that answers. Redis clients
+A session is one TCP connection, so its `run_id` names the very process that answers; of a cluster
+it holds one master's buckets, and `masters` gives an address for each. Redis clients
 reconnect behind their caller's back; here a broken session stays broken, because `begin` sent to
 another process than the one whose `run_id` it carries opens an epoch that nobody can trust.
 """
@@ -15,7 +16,8 @@ from redis.connection import ConnectionInterface, ConnectionPool
 from redis.exceptions import RedisError, ResponseError
 
 from routing.store import keys
-from routing.store.scripts import COUNTERS, LEASE, Script
+from routing.store.address import BUCKET_SLOTS, cluster_of, masters_in, slot_of
+from routing.store.scripts import COUNTERS, LEASE, loading
 
 CONNECT_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 5.0  # a store that takes longer is away: every caller can start again
@@ -78,12 +80,16 @@ class StoreSession:
     def __init__(self, connection: ConnectionInterface) -> None:
         self._connection = connection
         self._is_lost = False
-        self._counters = self._lease = ""
         self.run_id = ""
+        self.buckets: tuple[int, ...] = tuple(range(keys.BUCKETS))
+        self._slots: frozenset[int] | None = None  # of this master; None: no cluster
 
     @classmethod
     def open(cls, url: str) -> Self:
-        """Connect, load the scripts, read the run id. Raises `StoreLost` when the store is away."""
+        """Connect to one server, load the scripts, read its run id and which buckets it holds.
+
+        Raises `StoreLost` when it is away.
+        """
         pool = ConnectionPool.from_url(
             url,
             protocol=2,
@@ -101,12 +107,16 @@ class StoreSession:
         except (RedisError, OSError) as error:
             self.close()
             raise StoreLost(f"the store cannot be reached: {error}") from error
-        self._counters = self._load(COUNTERS)
-        self._lease = self._load(LEASE)
+        self.batch(loading(COUNTERS, LEASE))
         self.run_id = _run_id(_bytes(self.call("INFO", "server")))
+        if b"cluster_enabled:1" in _bytes(self.call("INFO", "cluster")):
+            me, rows = self.batch([("CLUSTER", "MYID"), ("CLUSTER", "SLOTS")])
+            self._slots = frozenset(_slots_of(_bytes(me), rows))
+            self.buckets = tuple(b for b in self.buckets if BUCKET_SLOTS[b] in self._slots)
 
-    def _load(self, script: Script) -> str:
-        return _text(self.call("SCRIPT", "LOAD", script.source))
+    def owns(self, key: str) -> bool:
+        """Is this the server that holds a key?"""
+        return self._slots is None or slot_of(key.encode()) in self._slots
 
     def close(self) -> None:
         """End the session."""
@@ -143,7 +153,7 @@ class StoreSession:
 
     def _counter_calls(self, calls: Iterable[tuple[int, list[object]]]) -> list[Answer]:
         commands: list[tuple[object, ...]] = [
-            ("EVALSHA", self._counters, 1, keys.bucket_meta(bucket), _pack(argument))
+            ("EVALSHA", COUNTERS.digest, 1, keys.bucket_meta(bucket), _pack(argument))
             for bucket, argument in calls
         ]
         return [Answer(_text(answer)) for answer in self.batch(commands)]
@@ -193,7 +203,12 @@ class StoreSession:
     # -- reads --------------------------------------------------------------------------------
 
     def count_present(self, names: Sequence[str]) -> int:
-        """How many of these keys exist: one command, a few tens of microseconds for 256 keys."""
+        """How many of these keys exist: one command, a few tens of microseconds for 256 keys.
+
+        A master of a cluster takes one command for each slot.
+        """
+        if self._slots is not None:
+            return sum(map(_int, self.batch([("EXISTS", name) for name in names])))
         return _int(self.call("EXISTS", *names))
 
     def metas(self, buckets: Sequence[int]) -> dict[int, Meta | None]:
@@ -207,12 +222,19 @@ class StoreSession:
     def read(self, positions: Mapping[str, str], count: int) -> dict[str, list[StreamEntry]]:
         """New entries of many streams after their positions, at most `count` of each.
 
-        One command for all of them; on a server in cluster mode it takes one call for each slot.
+        One command for all of them; a master of a cluster takes one for each slot.
         """
-        answer = self.call("XREAD", "COUNT", count, "STREAMS", *positions, *positions.values())
-        if answer is None:
-            return {}
-        return {_text(name): _entries(entries) for name, entries in _pairs(answer)}
+        head = ("XREAD", "COUNT", count, "STREAMS")
+        if self._slots is None:
+            answers = [self.call(*head, *positions, *positions.values())]
+        else:
+            answers = self.batch([(*head, name, pos) for name, pos in positions.items()])
+        return {
+            _text(name): _entries(entries)
+            for answer in answers
+            if answer is not None
+            for name, entries in _pairs(answer)
+        }
 
     def range(self, stream: str, after: str, count: int) -> list[StreamEntry]:
         """Entries of one stream after a position, oldest first."""
@@ -242,7 +264,7 @@ class StoreSession:
             items = [[name, int(_bytes(output)), 0]]
             tag, late = keys.bucket_tag(bucket), now_ms + REGISTER_WITHIN_MS
             argument = _pack([tag, self.run_id, late, LEASE_MS, "ledger", items])
-            commands.append(("EVALSHA", self._lease, 1, keys.bucket_meta(bucket), argument))
+            commands.append(("EVALSHA", LEASE.digest, 1, keys.bucket_meta(bucket), argument))
         self.batch(commands)
         return len(commands)
 
@@ -250,6 +272,44 @@ class StoreSession:
         """The store's clock, Unix milliseconds."""
         seconds, micros = _list(self.call("TIME"))
         return int(_bytes(seconds)) * 1000 + int(_bytes(micros)) // 1000
+
+
+def masters(url: str) -> list[str]:
+    """Addresses of the servers that hold the store: a cluster's masters, or the one server.
+
+    Raises `StoreLost` when no seed of a cluster says who they are.
+    """
+    cluster = cluster_of(url)
+    if cluster is None:
+        return [url]
+    for seed in cluster.seeds:
+        try:
+            session = StoreSession.open(cluster.url_of(seed))
+        except StoreLost:
+            continue
+        try:
+            found = masters_in(session.call("CLUSTER", "SLOTS"), seed)
+        finally:
+            session.close()
+        return sorted({cluster.url_of(node) for _, _, node in found})
+    raise StoreLost("no node that REDIS_URL names says who the masters are")
+
+
+def session_of(url: str, bucket: int) -> StoreSession:
+    """A session with the server that holds a bucket. Raises `StoreLost`."""
+    for one in masters(url):
+        session = StoreSession.open(one)
+        if bucket in session.buckets:
+            return session
+        session.close()
+    raise StoreLost(f"no server holds bucket {bucket}")
+
+
+def _slots_of(me: bytes, rows: object) -> Iterable[int]:
+    for row in _list(rows):
+        first, last, master = _list(row)[:3]
+        if _list(master)[2] == me:
+            yield from range(_int(first), _int(last) + 1)
 
 
 def _run_id(info: bytes) -> str:

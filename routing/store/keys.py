@@ -7,8 +7,8 @@ made here.
 
 BUCKETS = 256
 
-SNAPSHOT = "hr:snapshot"  # bytes of the newest published snapshot
-SNAPSHOT_NUMBER = "hr:snapshot:number"  # its number, cheap to poll
+SNAPSHOT = "hr:{snapshot}"  # bytes of the newest published snapshot
+SNAPSHOT_NUMBER = "hr:{snapshot}:number"  # its number, cheap to poll
 NUDGES = "hr:nudges"  # pub/sub: topic names ("snapshot", "live", "jobs", ...)
 GATEWAYS = "hr:gateways"  # hash: gateway id -> GatewayStatus
 PROCESSES = "hr:processes"  # hash: "<name>:<pid>" -> ProcessStatus

@@ -14,7 +14,8 @@ import msgspec
 from routing.contracts.enums import WindowKind
 from routing.decision.limits import AMOUNT_ORDER, Edges, Group, window_edges
 from routing.store import keys
-from routing.store.client import Callback, StoreConnection, wire_key
+from routing.store.client import Callback, wire_key
+from routing.store.cluster import Store
 from routing.store.scripts import LEASE, RESERVE, SETTLE
 
 LEASE_MS: Final = 15_000
@@ -123,7 +124,7 @@ class Reservations:
     Callbacks get the reply list, a `hiredis.ReplyError`, `NOT_SENT` or `NO_REPLY`.
     """
 
-    def __init__(self, store: StoreConnection, gateway_id: str) -> None:
+    def __init__(self, store: Store, gateway_id: str) -> None:
         """Nothing is sent before the first call."""
         self.store = store
         self.gateway_id = gateway_id
@@ -145,7 +146,7 @@ class Reservations:
             (
                 TAGS[bucket],
                 request_id,
-                self.store.run_id,
+                self.store.run_id_of(bucket),
                 epoch,
                 not_after_ms,
                 LEASE_MS,
@@ -175,7 +176,7 @@ class Reservations:
             (
                 TAGS[bucket],
                 request_id,
-                self.store.run_id,
+                self.store.run_id_of(bucket),
                 res_epoch,
                 kind,
                 charge,
@@ -195,7 +196,7 @@ class Reservations:
         argument = _encode(
             (
                 TAGS[bucket],
-                self.store.run_id,
+                self.store.run_id_of(bucket),
                 not_after_ms,
                 LEASE_MS,
                 self.gateway_id,

@@ -44,6 +44,11 @@ COUNTERS: Final = _read("counters")
 ALL: Final = (RESERVE, SETTLE, LEASE, COUNTERS)
 
 
+def loading(*scripts: Script) -> list[tuple[bytes | str | int, ...]]:
+    """Commands that make a server know these scripts by their digests."""
+    return [("SCRIPT", "LOAD", script.source) for script in scripts]
+
+
 def run_script(client: "redis.Redis", script: Script, key: str, argument: bytes) -> object:
     """Run a script on a sync client; `key` is the bucket's meta key, `argument` msgpack.
 

@@ -1,7 +1,7 @@
 """Snapshot, endpoint state and process statuses in the store.
 
-`read_*` and `write_*` take a sync client (`store.client.sync_client`), `fetch_*` and `send_*` the
-gateway's `StoreConnection`. Sync ones raise `redis.RedisError`, awaited ones `StoreAwayError` or
+`read_*` and `write_*` take a sync client (`store.pooled.sync_client`), `fetch_*` and `send_*` the
+gateway's `Store`. Sync ones raise `redis.RedisError`, awaited ones `StoreAwayError` or
 `hiredis.ReplyError`. An entry that cannot be decoded (an older or newer process wrote it) is left
 out, as if it was not there.
 """
@@ -21,7 +21,8 @@ from routing.contracts.process import (
     encode_status,
 )
 from routing.store import keys
-from routing.store.client import Callback, StoreConnection
+from routing.store.client import Callback
+from routing.store.cluster import Store
 
 if TYPE_CHECKING:
     import redis
@@ -41,8 +42,8 @@ def write_snapshot(client: "redis.Redis", raw: bytes, number: int) -> None:
     with client.pipeline(transaction=True) as pipe:
         pipe.set(keys.SNAPSHOT, raw)
         pipe.set(keys.SNAPSHOT_NUMBER, number)
-        pipe.publish(keys.NUDGES, SNAPSHOT_NUDGE)
         pipe.execute()
+    client.publish(keys.NUDGES, SNAPSHOT_NUDGE)
 
 
 def read_snapshot(client: "redis.Redis") -> bytes | None:
@@ -55,12 +56,12 @@ def read_snapshot_number(client: "redis.Redis") -> int | None:
     return _number(client.get(keys.SNAPSHOT_NUMBER))
 
 
-async def fetch_snapshot(store: StoreConnection) -> bytes | None:
+async def fetch_snapshot(store: Store) -> bytes | None:
     """Bytes of the published snapshot."""
     return cast("bytes | None", await store.call("GET", keys.SNAPSHOT))
 
 
-async def fetch_snapshot_number(store: StoreConnection) -> int | None:
+async def fetch_snapshot_number(store: Store) -> int | None:
     """Number of the published snapshot; None when there is none."""
     return _number(await store.call("GET", keys.SNAPSHOT_NUMBER))
 
@@ -91,7 +92,7 @@ def read_pool_states(client: "redis.Redis") -> dict[str, PoolState]:
         return _pool_states(names, pipe.execute() if names else [])
 
 
-async def fetch_pool_states(store: StoreConnection, pools: Iterable[str]) -> dict[str, PoolState]:
+async def fetch_pool_states(store: Store, pools: Iterable[str]) -> dict[str, PoolState]:
     """State of those `pools` that have one, by pool id; one write, one turn."""
     names = list(pools)
     replies = await asyncio.gather(*(store.call("GET", keys.pool_state(name)) for name in names))
@@ -146,14 +147,12 @@ def living_gateways(known: dict[bytes, bytes], now_ms: int) -> list[GatewayStatu
     return sorted(_living(known, decode_gateway_status, now_ms), key=lambda one: one.gateway_id)
 
 
-def send_gateway_status(
-    store: StoreConnection, status: GatewayStatus, done: Callback | None = None
-) -> None:
+def send_gateway_status(store: Store, status: GatewayStatus, done: Callback | None = None) -> None:
     """Say that this gateway lives."""
     store.command("HSET", keys.GATEWAYS, status.gateway_id, encode_status(status), callback=done)
 
 
-async def fetch_gateway_statuses(store: StoreConnection, now_ms: int) -> list[GatewayStatus]:
+async def fetch_gateway_statuses(store: Store, now_ms: int) -> list[GatewayStatus]:
     """Gateways seen in the last 10 s; entries forgotten for an hour are removed."""
     flat = cast("list[bytes]", await store.call("HGETALL", keys.GATEWAYS))
     known = dict(zip(flat[::2], flat[1::2], strict=True))

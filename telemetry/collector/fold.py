@@ -80,7 +80,7 @@ async def fold(store: Redis, now_ms: int) -> Folded:
 
 
 async def _fold_batch(store: Redis, now_ms: int) -> Folded:
-    async with store.pipeline() as pipe:
+    async with store.pipeline(transaction=True) as pipe:
         await pipe.watch(keys.SLICE_POSITION)
         position = await _read_position(pipe)
         entries = await _read_entries(store, position.entry)

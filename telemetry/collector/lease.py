@@ -32,7 +32,7 @@ class Lease:
         await self._if_ours(renew=False)
 
     async def _if_ours(self, *, renew: bool) -> bool:
-        async with self.store.pipeline() as pipe:
+        async with self.store.pipeline(transaction=True) as pipe:
             await pipe.watch(keys.COLLECTOR_LEASE)
             if await pipe.get(keys.COLLECTOR_LEASE) != self.token:
                 return False

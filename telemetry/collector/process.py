@@ -22,6 +22,7 @@ from routing.contracts.live import POOL_HISTORY
 from routing.contracts.process import ProcessStatus
 from routing.contracts.snapshot import Snapshot, SnapshotError, decode_snapshot
 from routing.store import keys
+from routing.store.pooled import async_client
 from routing.store.state import living_gateways
 from telemetry.collector.fold import Overtaken, fold, recall
 from telemetry.collector.lease import Lease
@@ -224,9 +225,7 @@ async def _sleep(stop: asyncio.Event, seconds: float) -> None:
 
 async def serve(redis_url: str) -> None:
     """Collect until SIGTERM or SIGINT."""
-    store: Redis = Redis.from_url(
-        redis_url, socket_timeout=STORE_TIMEOUT_S, socket_connect_timeout=STORE_TIMEOUT_S
-    )
+    store = async_client(redis_url, timeout_s=STORE_TIMEOUT_S)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -129,8 +129,8 @@ async def publish(store: Redis, found: Round, history: History) -> None:
             pipe.srem(keys.POOLS_WITH_STATE, pool)
             pipe.delete(keys.pool_state(pool))
         pipe.hset(keys.LIVE, mapping=live)
-        pipe.publish(keys.NUDGES, "live")
         await pipe.execute()
+    await store.publish(keys.NUDGES, "live")
 
 
 def live_fields(found: Round, endpoints: list[EndpointState]) -> dict[Field, bytes]:

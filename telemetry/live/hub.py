@@ -22,6 +22,7 @@ from redis.exceptions import RedisError
 
 from routing.contracts.live import POOL, decode_live_pool, decode_live_slices
 from routing.store import keys
+from routing.store.pooled import async_client, subscriber
 from telemetry.live.rules import Access, Query, State, View, source_of, view_of
 
 log = logging.getLogger(__name__)
@@ -109,19 +110,22 @@ class Hub:
         return found
 
     async def _listen_forever(self) -> None:
-        await self._forever(self._listen)
+        await self._forever(
+            lambda turn: subscriber(self.redis_url, timeout_s=STORE_TIMEOUT_S, turn=turn),
+            self._listen,
+        )
 
     async def _read_forever(self) -> None:
-        await self._forever(self._read_rounds)
+        await self._forever(
+            lambda _: async_client(self.redis_url, timeout_s=STORE_TIMEOUT_S), self._read_rounds
+        )
 
-    async def _forever(self, work: "Callable[[Redis], object]") -> None:
+    async def _forever(
+        self, connect: Callable[[int], Redis], work: "Callable[[Redis], object]"
+    ) -> None:
         failures = 0
         while True:
-            store = Redis.from_url(
-                self.redis_url,
-                socket_timeout=STORE_TIMEOUT_S,
-                socket_connect_timeout=STORE_TIMEOUT_S,
-            )
+            store = connect(failures)
             began_s = asyncio.get_running_loop().time()
             try:
                 await work(store)  # type: ignore[misc]

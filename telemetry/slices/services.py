@@ -96,7 +96,7 @@ def _row(minute_at: datetime, tenant_id: int, key: SliceKey, counted: SliceSum) 
 
 def _mark_done(minute: int, folds: int) -> None:
     """Forget that a minute changed, unless it changed again since `folds` was read."""
-    with store().pipeline() as pipe:
+    with store().pipeline(transaction=True) as pipe:
         pipe.watch(keys.SLICE_DIRTY)  # type: ignore[no-untyped-call]
         score = pipe.zscore(keys.SLICE_DIRTY, str(minute))
         if score is None or int(score) != folds:

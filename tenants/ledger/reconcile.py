@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from routing.contracts.snapshot import bucket_of
 from routing.store import keys
-from routing.store.counters import StoreSession
+from routing.store.counters import StoreSession, session_of
 from tenants.models import CounterDelta, LedgerBucket, WindowUsage
 
 LOOKS = 5  # a bucket that moves in each of them is busy, not quiet
@@ -72,8 +72,8 @@ def reconcile(*, tenant_id: int, store_url: str) -> Reconciliation:
     cannot be read in one moment: when either moved meanwhile it reads again, at most `LOOKS` times;
     under steady traffic `is_steady` stays false and the differences mean nothing.
     """
-    session = StoreSession.open(store_url)
     bucket = bucket_of(str(tenant_id))
+    session = session_of(store_url, bucket)
     try:
         for _ in range(LOOKS):
             before = _mark(session, bucket)

@@ -310,12 +310,14 @@ def insert_delta(
     return state.seq + 1
 
 
-def pending_deltas(cursor: Cursor, limit: int) -> list[tuple[int, int, int, list[list[Any]]]]:
+def pending_deltas(
+    cursor: Cursor, buckets: Collection[int], limit: int
+) -> list[tuple[int, int, int, list[list[Any]]]]:
     """Corrections not known to be applied: (bucket, seq, epoch, rows), in the order to apply."""
     cursor.execute(
         "SELECT bucket, seq, epoch, rows::text FROM tenants_counterdelta"
-        " ORDER BY bucket, seq LIMIT %s",
-        [limit],
+        " WHERE bucket = ANY(%s) ORDER BY bucket, seq LIMIT %s",
+        [list(buckets), limit],
     )
     return [(*row[:3], msgspec.json.decode(row[3])) for row in cursor.fetchall()]
 

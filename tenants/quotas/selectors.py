@@ -19,7 +19,7 @@ from routing.contracts.enums import Dimension, LimitScope, WindowKind
 from routing.contracts.snapshot import bucket_of
 from routing.decision.limits import limit_name, window_edges
 from routing.store import keys
-from routing.store.client import sync_client
+from routing.store.pooled import node_of, sync_client
 from tenants.directory.selectors import subject_of
 from tenants.models import ApiKey, Limit, Tenant
 from tenants.quotas.rules import remaining
@@ -118,6 +118,7 @@ def _read(
     store: Redis, tenant_id: str, zone: str, bound: Sequence[LimitView]
 ) -> list[LimitPosition]:
     bucket = bucket_of(tenant_id)
+    store = node_of(store, keys.bucket_meta(bucket))
     first = store.pipeline(transaction=False)
     first.hmget(keys.bucket_meta(bucket), "epoch", "state", "run_id")
     first.time()

@@ -7,9 +7,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from tenants.ledger.writer.database import Database
-from tenants.ledger.writer.heartbeat import Heartbeat, Progress
-from tenants.ledger.writer.process import LedgerWriter
+from tenants.ledger.writer.heartbeat import Heartbeat
+from tenants.ledger.writer.lanes import Lanes
 
 
 class Command(BaseCommand):
@@ -19,18 +18,13 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the writer in the foreground."""
-        stop, progress = threading.Event(), Progress()
+        stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        heartbeat = Heartbeat(settings.REDIS_URL, progress)
-        writer = LedgerWriter(
-            store_url=settings.REDIS_URL,
-            database=Database.from_settings(),
-            stop=stop,
-            progress=progress,
-        )
+        lanes = Lanes(settings.REDIS_URL, stop)
+        heartbeat = Heartbeat(settings.REDIS_URL, lanes.progress)
         heartbeat.start()
         try:
-            writer.run()
+            lanes.run()
         finally:
             heartbeat.stop()

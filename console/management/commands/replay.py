@@ -28,7 +28,7 @@ from console.demo.traffic import (
 )
 from routing.contracts.process import ProcessStatus, encode_status
 from routing.store import keys
-from routing.store.client import sync_client
+from routing.store.pooled import sync_client
 
 HEARTBEAT_S = 2.0
 

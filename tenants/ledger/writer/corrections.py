@@ -20,7 +20,7 @@ def apply_corrections(database: Database, session: StoreSession) -> set[int]:
     Those are left alone: their rebuild deletes these corrections.
     """
     with database.transaction() as cursor:
-        pending = tables.pending_deltas(cursor, MAX_DELTAS)
+        pending = tables.pending_deltas(cursor, session.buckets, MAX_DELTAS)
     done: dict[int, int] = {}
     stale: set[int] = set()
     for bucket, seq, epoch, rows in pending:

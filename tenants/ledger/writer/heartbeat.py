@@ -4,18 +4,23 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
+from redis import Redis
+from redis.exceptions import RedisError
 
 from routing.contracts.process import ProcessStatus, decode_process_status, encode_status
 from routing.store import keys
-from routing.store.counters import StoreLost, StoreSession
+from routing.store.pooled import sync_client
 
 logger = logging.getLogger(__name__)
 
 NAME = "ledger"
 EVERY_S = 1.0
+ANSWER_TIMEOUT_S = 5.0
 FORGET_AFTER_MS = 3_600_000
 STALLED_MS = 2_000  # a round takes well under a second; one that takes longer waits for somebody
 
@@ -56,16 +61,30 @@ class Progress:
         return "; ".join(parts)
 
 
+def together(parts: Sequence[Progress]) -> Progress:
+    """What several writers of one process have done: counts added, the slowest one's times."""
+    unread = [part.oldest_unread_ms for part in parts if part.oldest_unread_ms is not None]
+    rounds = [part.round_at_ms for part in parts if part.round_at_ms is not None]
+    return Progress(
+        rows=sum(part.rows for part in parts),
+        shapes=sum(part.shapes for part in parts),
+        parked=sum(part.parked for part in parts),
+        rebuilding=sum(part.rebuilding for part in parts),
+        trouble="; ".join(sorted({part.trouble for part in parts if part.trouble})),
+        oldest_unread_ms=min(unread, default=None),
+        round_at_ms=min(rounds, default=None),
+    )
+
+
 class Heartbeat:
     """Writes a `ProcessStatus` every second until stopped, then removes it."""
 
-    def __init__(self, store_url: str, progress: Progress) -> None:
-        self._url = store_url
+    def __init__(self, store_url: str, progress: Callable[[], Progress]) -> None:
+        self._store = sync_client(store_url, timeout_s=ANSWER_TIMEOUT_S)
         self._progress = progress
         self._field = f"{NAME}:{os.getpid()}"
         self._started_at_ms = _now_ms()
         self._stop = threading.Event()
-        self._session: StoreSession | None = None
         self._thread = threading.Thread(target=self._loop, name="ledger-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -77,51 +96,46 @@ class Heartbeat:
         self._stop.set()
         self._thread.join(timeout=10)
         try:
-            self._open().call("HDEL", keys.PROCESSES, self._field)
-        except StoreLost as error:
+            self._store.hdel(keys.PROCESSES, self._field)
+        except RedisError as error:
             logger.info("process entry not removed: %s", error)
 
     def _loop(self) -> None:
+        is_swept = False
         while not self._stop.is_set():
             try:
                 self._write()
-            except StoreLost as error:
-                self._session = None
+                if not is_swept:
+                    _forget_old(self._store)
+                    is_swept = True
+            except RedisError as error:
                 logger.debug("process status not written: %s", error)
             self._stop.wait(EVERY_S)
 
-    def _open(self) -> StoreSession:
-        if self._session is None:
-            self._session = StoreSession.open(self._url)
-            _forget_old(self._session)
-        return self._session
-
     def _write(self) -> None:
-        now_ms = _now_ms()
+        now_ms, progress = _now_ms(), self._progress()
         status = ProcessStatus(
             name=NAME,
             pid=os.getpid(),
             started_at_ms=self._started_at_ms,
             at_ms=now_ms,
-            lag_s=self._progress.lag_s(now_ms),
-            note=self._progress.note(),
-            trouble=self._progress.trouble,
-            counts={"parked": self._progress.parked, "rebuilding": self._progress.rebuilding},
+            lag_s=progress.lag_s(now_ms),
+            note=progress.note(),
+            trouble=progress.trouble,
+            counts={"parked": progress.parked, "rebuilding": progress.rebuilding},
         )
-        self._open().call("HSET", keys.PROCESSES, self._field, encode_status(status))
+        self._store.hset(keys.PROCESSES, self._field, encode_status(status))
 
 
-def _forget_old(session: StoreSession) -> None:
-    flat = session.call("HGETALL", keys.PROCESSES)
-    if not isinstance(flat, list):
-        return
-    for name, raw in zip(flat[::2], flat[1::2], strict=True):
+def _forget_old(store: Redis) -> None:
+    known = cast("dict[bytes, bytes]", store.hgetall(keys.PROCESSES))
+    for name, raw in known.items():
         try:
             at_ms = decode_process_status(raw).at_ms
         except msgspec.MsgspecError:
             at_ms = 0
         if at_ms < _now_ms() - FORGET_AFTER_MS:
-            session.call("HDEL", keys.PROCESSES, name)
+            store.hdel(keys.PROCESSES, name)
 
 
 def _now_ms() -> int:

@@ -29,12 +29,14 @@ CORRECT_S = 1.0  # operators' adjustments wait at most this long
 BACKOFF_MIN_S = 0.2
 BACKOFF_MAX_S = 5.0
 
-_METAS = [keys.bucket_meta(bucket) for bucket in range(keys.BUCKETS)]
 _BUCKET_OF = {keys.bucket_usage(bucket): bucket for bucket in range(keys.BUCKETS)}
 
 
 class LedgerWriter:
-    """One writer. Any number may run: the bucket's row decides whose batch it is."""
+    """One writer of one server, a cluster's master or the only one (`store_url`).
+
+    Any number may run: the bucket's row decides whose batch it is.
+    """
 
     def __init__(
         self, *, store_url: str, database: Database, stop: threading.Event, progress: Progress
@@ -44,6 +46,7 @@ class LedgerWriter:
         self._stop = stop
         self._progress = progress
         self._session: StoreSession | None = None
+        self._metas: list[str] = []
         self._states: dict[int, BucketState] = {}
         self._known = Known()
         self._rebuild: Rebuild | None = None
@@ -99,8 +102,10 @@ class LedgerWriter:
         session = self._open()
         self._watch(session)
         read = self._ingest(session)
-        rows, lists = ingest_shapes(self._database, session, self._known)
-        self._progress.shapes += rows
+        lists = 0
+        if session.owns(keys.SHAPES):
+            rows, lists = ingest_shapes(self._database, session, self._known)
+            self._progress.shapes += rows
         if time.monotonic() >= self._next_correct_s:
             self._correct(session)
         return max(read, lists)
@@ -108,6 +113,7 @@ class LedgerWriter:
     def _open(self) -> StoreSession:
         if self._session is None:
             self._session = StoreSession.open(self._url)
+            self._metas = [keys.bucket_meta(bucket) for bucket in self._session.buckets]
             self._next_check_s = 0.0
         return self._session
 
@@ -121,7 +127,7 @@ class LedgerWriter:
         now_s = time.monotonic()
         if now_s >= self._next_presence_s:
             self._next_presence_s = now_s + PRESENCE_S
-            if session.count_present(_METAS) < keys.BUCKETS:
+            if session.count_present(self._metas) < len(self._metas):
                 self._next_check_s = 0.0
         if now_s >= self._next_check_s:
             self._check(session)

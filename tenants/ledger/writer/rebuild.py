@@ -66,7 +66,7 @@ class Health:
 
 def check_health(database: Database, session: StoreSession) -> Health:
     """Compare every bucket's row with its meta."""
-    metas = session.metas(range(keys.BUCKETS))  # before the rows: see `needs_rebuild`
+    metas = session.metas(session.buckets)  # before the rows: see `needs_rebuild`
     with database.transaction() as cursor:
         rows = tables.read_buckets(cursor)
     sick, unpublished = {}, {}

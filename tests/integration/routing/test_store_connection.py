@@ -18,10 +18,10 @@ from routing.store.client import (
     NudgeListener,
     StoreAwayError,
     StoreConnection,
-    sync_client,
     wire_key,
 )
 from routing.store.clock import StoreClock
+from routing.store.pooled import sync_client
 from routing.store.scripts import COUNTERS
 from tests.accounting import PrivateStore, redis_url, until
 
@@ -160,7 +160,7 @@ async def test_commands_without_a_connection_fail_at_once_as_not_sent(tmp_path: 
     try:
         async with connected(server.url) as connection:
             lost: list[int] = []
-            connection.on_lost.append(lambda: lost.append(1))
+            connection.on_lost.append(lambda _: lost.append(1))
             waiting: list[object] = []
             server.client.execute_command("CLIENT", "PAUSE", 5000)
             connection.command("PING", callback=waiting.append)
