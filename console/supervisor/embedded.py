@@ -24,8 +24,9 @@ from urllib.parse import quote
 import psycopg
 
 from console.supervisor import ports, proc
+from console.supervisor.liveness import PostgresAnswers, ValkeyAnswers
 from console.supervisor.probes import PostgresProbe, ValkeyProbe
-from console.supervisor.processes import SERVERS, Account, Program
+from console.supervisor.program import SERVERS, Account, Program
 from console.supervisor.state import OWNER_ONLY, TRAVERSABLE, StartRefused, State
 
 NOBODY = 65534
@@ -215,7 +216,7 @@ def init_postgres(place: Place, binaries: Path, password: str) -> None:
             group=account.gid if account else None,
             extra_groups=[] if account else None,
             cwd="/",
-            env=_SMALL_ENVIRONMENT,
+            env={**_SMALL_ENVIRONMENT, proc.MARK: str(place.home)},
             capture_output=True,
             text=True,
             check=False,
@@ -283,8 +284,12 @@ def postgres_program(
         ),
         environment=_SMALL_ENVIRONMENT,
         probe=PostgresProbe(database_url(port, password, "postgres")),
+        # Shown when it is silent, not restarted: it may wait for its disk, and a kill costs a
+        # crash recovery while everybody else can do without it.
+        is_alive=PostgresAnswers(ports.LOOPBACK, port),
         stage=SERVERS,
         port=port,
+        ports=(port,),
         stop_signal=signal.SIGINT,  # fast: sessions are ended, a checkpoint is written
         stop_wait_s=60.0,
         account=place.account,
@@ -334,8 +339,10 @@ def valkey_program(
         argv=(str(binary), str(configuration)),
         environment=_SMALL_ENVIRONMENT,
         probe=ValkeyProbe(store_url(port, password)),
+        is_alive=ValkeyAnswers(store_url(port, password)),  # not restarted: as the database
         stage=SERVERS,
         port=port,
+        ports=(port,),
         stop_wait_s=30.0,
         account=place.account,
     )

@@ -12,17 +12,31 @@ _LINE_LENGTH = 200  # enough for an exception and its message in a status table
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Append, so that copy-and-truncate works while the process writes."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    """Append, so that copy-and-truncate works while the process writes.
+
+    Where no file can be opened (a full disk, a directory that became read-only) what is written
+    goes nowhere: a process without a log is better than none.
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError:
+        handle = os.open(os.devnull, os.O_WRONLY)
     return os.fdopen(handle, "ab", buffering=0)
 
 
 def rotate_large(directory: Path) -> None:
-    """Move what is in a large log aside; the writer keeps its handle."""
+    """Move what is in a large log aside; the writer keeps its handle.
+
+    On a full disk there is no room for the copy: then the log is emptied, which makes some.
+    """
     for path in directory.glob("*.log"):
         with contextlib.suppress(OSError):
             if path.stat().st_size > LARGEST_LOG_BYTES:
-                shutil.copyfile(path, path.with_suffix(".log.1"))
+                older = path.with_suffix(".log.1")
+                try:
+                    shutil.copyfile(path, older)
+                except OSError:
+                    older.unlink(missing_ok=True)
                 os.truncate(path, 0)
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from console.supervisor import ports
 from console.supervisor.bootstrap import LOCK, PACKAGES, ROOT
+from console.supervisor.liveness import Beats, HeartbeatAnswers, HttpAnswers
 from console.supervisor.probes import GatewayProbe, HeartbeatProbe, HttpProbe
-from console.supervisor.processes import Program
+from console.supervisor.program import Program
 from console.supervisor.state import StartRefused
 
 SERVICES, TRAFFIC = 1, 2  # stages after the servers (0)
@@ -53,6 +54,7 @@ def programs(
 ) -> list[Program]:
     """Everything after the servers, in the order of the architecture's process table."""
     redis_url = environment["REDIS_URL"]
+    beats = Beats(redis_url)
     python = sys.executable
     manage = (python, str(ROOT / "manage.py"))
     celery = (python, "-m", "celery", "-A", "console.project.celery")
@@ -63,6 +65,8 @@ def programs(
             argv=argv,
             environment={**environment, "HEADRACE_DB_POOL_MAX": str(pools.get(name, 1))},
             probe=HeartbeatProbe(redis_url, name),
+            is_alive=HeartbeatAnswers(beats, name),
+            restarts_silent=stage == SERVICES,
             stage=stage,
             directory=ROOT,
         )
@@ -93,9 +97,12 @@ def _console(options: Options, environment: Mapping[str, str], pool_max: int) ->
             *("--timeout-graceful-shutdown", "5"),  # open live sockets do not hold up a stop
         ),
         environment={**environment, "HEADRACE_DB_POOL_MAX": str(pool_max)},
-        probe=HttpProbe(ports.LOOPBACK, port),
+        probe=HttpProbe(ports.LOOPBACK, port, is_own=True),
+        is_alive=HttpAnswers(ports.LOOPBACK, port),
+        restarts_silent=True,
         stage=SERVICES,
         port=port,
+        ports=(port,),
         directory=ROOT,
     )
 
@@ -117,8 +124,11 @@ def gateways(options: Options, environment: Mapping[str, str]) -> list[Program]:
                     **gateway_environment(gateway_id, options.gateway_port, admin_port),
                 },
                 probe=GatewayProbe(ports.LOOPBACK, admin_port, environment["REDIS_URL"]),
+                is_alive=HttpAnswers(ports.LOOPBACK, admin_port),
+                restarts_silent=True,
                 stage=SERVICES,
                 port=options.gateway_port,
+                ports=(options.gateway_port, admin_port),
                 stop_wait_s=GATEWAY_DRAIN_S,
                 directory=ROOT,
             )

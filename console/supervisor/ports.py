@@ -44,16 +44,28 @@ def choose(preferred: int = 0, *, avoid: Container[int] = ()) -> int:
             return port
 
 
-def holder(port: int) -> str:
-    """` by pid 12 (nginx)`, as far as `/proc` may be read; else empty."""
+def listens(pid: int, port: int) -> bool | None:
+    """Whether it is this process that listens there; None if `/proc` does not let us see."""
+    own = Path(f"/proc/{pid}")
+    if not os.access(own / "fd", os.R_OK):
+        return None
+    return _holds(own, _listening_inodes(port))
+
+
+def holder(port: int, *, besides: Container[int] = ()) -> str:
+    """` by pid 12 (nginx)`, as far as `/proc` may be read; empty if nobody (but `besides`) does."""
     inodes = _listening_inodes(port)
     if not inodes:
         return ""
+    is_known = False
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _holds(entry, inodes):
+            if int(entry.name) in besides:
+                is_known = True
+                continue
             words = command_line(int(entry.name))
             return f" by pid {entry.name} ({' '.join(words)[:80] or 'unknown'})"
-    return " by a process of another user"
+    return "" if is_known else " by a process of another user"
 
 
 def _listening_inodes(port: int) -> set[str]:

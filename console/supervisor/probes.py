@@ -12,6 +12,7 @@ import msgspec
 import psycopg
 import redis
 
+from console.supervisor import ports
 from routing.contracts.process import ProcessStatus, decode_process_status
 from routing.contracts.snapshot import SnapshotError, decode_snapshot
 from routing.store import keys
@@ -25,14 +26,17 @@ _BODY_BYTES = 160  # a reason, not a page
 
 @dataclass(frozen=True, slots=True)
 class HttpProbe:
-    """Ready when `GET path` answers 200."""
+    """Ready when `GET path` answers 200; `is_own`: and it is the process itself that listens."""
 
     host: str
     port: int
     path: str = "/readyz"
+    is_own: bool = False
 
     def __call__(self, pid: int) -> str:
         """Reason, or empty."""
+        if self.is_own and ports.listens(pid, self.port) is False:
+            return f"does not listen on port {self.port} yet"
         connection = http.client.HTTPConnection(self.host, self.port, timeout=PROBE_TIMEOUT_S)
         try:
             connection.request("GET", self.path)
@@ -60,7 +64,7 @@ class GatewayProbe:
 
     def __call__(self, pid: int) -> str:
         """Reason, or empty."""
-        reason = HttpProbe(self.host, self.port)(pid)
+        reason = HttpProbe(self.host, self.port, is_own=True)(pid)
         if not reason or HttpProbe(self.host, self.port, "/healthz")(pid):
             return reason
         try:

@@ -10,12 +10,17 @@ import os
 import select
 import signal
 import time
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
 _START_TICKS_FIELD = 19  # counted after the command's closing bracket: proc(5) calls it field 22
 _PARENT_FIELD = 1
+# In the environment of everything that a supervisor starts, and of what those start in turn: its
+# state. So also what was started and not yet on record when the supervisor was killed is found.
+MARK = "HEADRACE_SUPERVISED"
+_MARK_START = MARK.encode() + b"="
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,12 @@ def command_line(pid: int) -> tuple[str, ...]:
     return tuple(part.decode(errors="replace") for part in raw.split(b"\0") if part)
 
 
+def parent_of(pid: int) -> int | None:
+    """Its parent now; None if it is gone."""
+    fields = _stat_fields(pid)
+    return int(fields[_PARENT_FIELD]) if fields else None
+
+
 def children_of(parent: int) -> list[int]:
     """Direct children, live ones only."""
     found = []
@@ -77,6 +88,28 @@ def children_of(parent: int) -> list[int]:
         if fields and fields[0] not in ("Z", "X") and int(fields[_PARENT_FIELD]) == parent:
             found.append(int(entry.name))
     return found
+
+
+def marked(marks: Container[str]) -> list[Identity]:
+    """Processes whose environment carries one of our marks, without their own marked children.
+
+    Neither this process nor the one that started it.
+    """
+    found = {}
+    spared = (os.getpid(), os.getppid())
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) in spared:
+            continue
+        with contextlib.suppress(OSError):
+            words = (entry / "environ").read_bytes().split(b"\0")
+            if any(w.startswith(_MARK_START) and _mark_in(w) in marks for w in words):
+                found[int(entry.name)] = identify(int(entry.name))
+    roots = [identity for pid, identity in found.items() if parent_of(pid) not in found]
+    return [identity for identity in roots if identity is not None]
+
+
+def _mark_in(word: bytes) -> str:
+    return os.fsdecode(word.partition(b"=")[2])
 
 
 def become_subreaper() -> None:

@@ -10,19 +10,24 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 
-from console.supervisor import proc
+from console.supervisor import ports, proc, watch
 from console.supervisor.logs import last_line, open_log, rotate_large
+from console.supervisor.program import (
+    SERVERS,
+    STEADY_AFTER_S,
+    Child,
+    Phase,
+    Program,
+    ended_how,
+    restart_delay_s,
+)
 from console.supervisor.state import StartRefused
 
-FIRST_DELAY_S = 0.5  # doubles with each death in a row
-LONGEST_DELAY_S = 30.0
-STEADY_AFTER_S = 60.0  # a run this long is forgiven: the next death counts as the first
 START_ATTEMPTS = 3  # deaths before the first readiness after which `up` gives up
 PROBE_EVERY_S = 0.2
 IDLE_WAIT_S = 5.0  # upper bound of one sleep: log sizes are looked at this often
@@ -30,73 +35,24 @@ SHORTEST_WAIT_S = 0.01
 PROGRESS_EVERY_S = 5.0
 KILL_WAIT_S = 5.0
 ORPHAN_WAIT_S = 5.0
-SERVERS = 0  # stage of the database and the store: first to start, last to stop
-
-
-class Phase(StrEnum):
-    """Where a program stands."""
-
-    WAITING = "waiting"
-    STARTING = "starting"
-    READY = "ready"
-    BACKING_OFF = "backing off"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """User that a server runs as when root started us: servers refuse root, and need none of it."""
-
-    uid: int
-    gid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """One long-running process. Stages start in ascending order and stop in descending order."""
-
-    name: str
-    argv: tuple[str, ...]
-    environment: Mapping[str, str]
-    probe: Callable[[int], str]
-    stage: int
-    port: int | None = None
-    stop_signal: int = signal.SIGTERM
-    stop_wait_s: float = 15.0
-    account: Account | None = None
-    directory: Path = Path("/")
-
-
-@dataclass(slots=True)
-class Child:
-    """What became of a program."""
-
-    program: Program
-    phase: Phase = Phase.WAITING
-    process: subprocess.Popen[bytes] | None = None
-    identity: proc.Identity | None = None
-    started_at: float = 0.0  # Unix seconds
-    started_s: float = 0.0
-    next_s: float = 0.0  # next start or probe
-    deaths_in_a_row: int = 0
-    restarts: int = 0
-    last_reason: str = ""
-    waiting_for: str = ""
-    was_ready: bool = False
-
-
-def restart_delay_s(deaths_in_a_row: int) -> float:
-    """Seconds to wait before the next start; the first death is 1."""
-    return float(min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** (deaths_in_a_row - 1)))
 
 
 @dataclass
 class Supervisor:
-    """Runs programs until `stop_requested`. `changed` is called after each change of a phase."""
+    """Runs programs until `stop_requested`. `changed` is called after each change of a phase.
+
+    `turned` is called after each round. `mark` (the state) is found again in the environment of all
+    that it started, see `proc.marked`. `kept` names the adopted processes that may live on without
+    their parent: replicas on record. `restart_silent_after_s` 0 restarts nothing that is silent.
+    """
 
     logs: Path
     changed: Callable[[], None]
     say: Callable[[str], None]
+    mark: str = ""
+    turned: Callable[[], None] = lambda: None
+    kept: Callable[[], Container[proc.Identity]] = frozenset
+    restart_silent_after_s: float = watch.RESTART_SILENT_AFTER_S
     children: list[Child] = field(default_factory=list)
     stop_requested: bool = False
     _kill_now: bool = False
@@ -104,6 +60,7 @@ class Supervisor:
     _is_waiting: bool = False
     _once: subprocess.Popen[bytes] | None = None
     _wake: tuple[int, int] = (-1, -1)
+    _strays: watch.Strays = field(default_factory=watch.Strays)
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
@@ -202,7 +159,8 @@ class Supervisor:
             self._once = None
         if process.returncode != 0:
             log = self.log_of(child)
-            raise StartRefused(f"{program.name} failed: {last_line(log)}; log: {log}")
+            said = last_line(log) if process.returncode > 0 else ended_how(process.returncode)
+            raise StartRefused(f"{program.name} failed: {said}; log: {log}")
 
     def run_in_foreground(self, argv: Sequence[str], environment: Mapping[str, str]) -> int:
         """Run a command on this terminal while the others are watched; its exit code.
@@ -234,7 +192,7 @@ class Supervisor:
                 process = subprocess.Popen(  # noqa: S603 - our own argument lists
                     program.argv,
                     cwd=program.directory,
-                    env=dict(program.environment),
+                    env={**program.environment, **({proc.MARK: self.mark} if self.mark else {})},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -250,6 +208,7 @@ class Supervisor:
         child.started_at = time.time()
         child.started_s = child.next_s = time.monotonic()
         child.waiting_for = "starting"
+        child.silent_since_s, child.silent_count, child.killed_for = None, 0, ""
         self._enter(child, Phase.STARTING)
         return process
 
@@ -269,7 +228,11 @@ class Supervisor:
                 self._respawn(child, now_s)
             elif child.phase is Phase.STARTING:
                 self._probe(child)
+            elif child.phase in (Phase.READY, Phase.SILENT):
+                self._ask(child)
+        self._end_strays()
         rotate_large(self.logs)
+        self.turned()
 
     def _respawn(self, child: Child, now_s: float) -> None:
         child.restarts += 1
@@ -286,6 +249,7 @@ class Supervisor:
             child.next_s
             for child in self.children
             if child.phase in (Phase.STARTING, Phase.BACKING_OFF)
+            or (child.phase in (Phase.READY, Phase.SILENT) and child.program.is_alive)
         ]
         is_urgent = self._is_stopping or self._is_waiting or self._once is not None
         idle_s = PROBE_EVERY_S if is_urgent else IDLE_WAIT_S
@@ -323,14 +287,23 @@ class Supervisor:
         if now_s - child.started_s >= STEADY_AFTER_S:
             child.deaths_in_a_row = 0
         child.deaths_in_a_row += 1
-        child.last_reason = ended_how(process.returncode)
-        if process.returncode > 0 and (said := last_line(self.log_of(child))):
-            child.last_reason += f": {said}"
+        child.last_reason = child.killed_for or ended_how(process.returncode)
+        if process.returncode > 0:
+            child.last_reason += self._why(child)
         delay_s = restart_delay_s(child.deaths_in_a_row)
         child.next_s = now_s + delay_s
         if child.was_ready:  # before that, the failed start says it
             self._tell(f"{child.program.name} {child.last_reason}; starts again in {delay_s:g} s")
         self._enter(child, Phase.BACKING_OFF)
+
+    def _why(self, child: Child) -> str:
+        """A taken port with its holder, else the last words of its log."""
+        ours = {other.process.pid for other in self.children if other.process}
+        for port in child.program.ports:
+            if not ports.is_free(port) and (held := ports.holder(port, besides=ours)):
+                return f": port {port} is taken{held}"
+        said = last_line(self.log_of(child))
+        return f": {said}" if said else ""
 
     def _tell(self, line: str) -> None:
         self.say(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {line}")
@@ -342,6 +315,32 @@ class Supervisor:
         if not child.waiting_for:
             child.was_ready = True
             self._enter(child, Phase.READY)
+
+    def _ask(self, child: Child) -> None:
+        """Does a ready child still answer? One that stays silent is killed, and so starts again."""
+        if child.process is None or child.program.is_alive is None:
+            return
+        answer = child.program.is_alive(child.process.pid)
+        now_s = time.monotonic()
+        child.next_s = now_s + watch.LIVE_EVERY_S
+        watch.note_answer(child, answer, now_s)
+        phase = Phase.SILENT if watch.is_silent(child) else Phase.READY
+        if phase is not child.phase:
+            answers = "answers again" if phase is Phase.READY else "does not answer"
+            self._tell(f"{child.program.name} {answers}")
+            self._enter(child, phase)
+        silent_s = watch.silent_too_long_s(child, now_s, self.restart_silent_after_s)
+        if silent_s is not None and child.identity is not None:
+            child.killed_for = f"did not answer for {silent_s:.0f} s: killed"
+            proc.send(child.identity, signal.SIGKILL)  # a stopped process takes no other signal
+
+    def _end_strays(self) -> None:
+        now_s = time.monotonic()
+        if now_s < self._strays.next_s or self._is_stopping:
+            return
+        for stray in self._strays.over(self._adopted(), self.kept(), now_s):
+            self._tell(f"ending pid {stray.pid}: its parent died and no record names it")
+            proc.send(stray, signal.SIGKILL)
 
     def stop(self) -> None:
         """End everything: programs in reverse order, replicas that workers left, then servers."""
@@ -372,17 +371,12 @@ class Supervisor:
 
     def _end_orphans(self) -> None:
         """End adopted grandchildren. A direct child's pid cannot pass to another process."""
+        proc.end(self._adopted(), wait_s=0 if self._kill_now else ORPHAN_WAIT_S)
+
+    def _adopted(self) -> list[proc.Identity]:
+        """Children that we did not start."""
         ours = {child.process.pid for child in self.children if child.process}
-        orphans = [pid for pid in proc.children_of(os.getpid()) if pid not in ours]
-        found = [identity for pid in orphans if (identity := proc.identify(pid)) is not None]
-        proc.end(found, wait_s=0 if self._kill_now else ORPHAN_WAIT_S)
-
-
-def ended_how(returncode: int) -> str:
-    """A return code in words."""
-    if returncode >= 0:
-        return f"exited with {returncode}"
-    try:
-        return f"killed by {signal.Signals(-returncode).name}"
-    except ValueError:
-        return f"killed by signal {-returncode}"
+        if self._once is not None:
+            ours.add(self._once.pid)
+        others = [pid for pid in proc.children_of(os.getpid()) if pid not in ours]
+        return [identity for pid in others if (identity := proc.identify(pid)) is not None]

@@ -12,7 +12,8 @@ from pathlib import Path
 import psycopg
 
 from console.supervisor import embedded, ports
-from console.supervisor.processes import Program, Supervisor
+from console.supervisor.processes import Supervisor
+from console.supervisor.program import Program
 from console.supervisor.state import TRAVERSABLE, StartRefused, State, read_json, write_json
 
 EMBEDDED, EXTERNAL = "embedded", "external"

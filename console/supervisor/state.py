@@ -5,6 +5,7 @@ runs Headrace others may pass through it, because the servers run as another use
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from console.errors import DomainError
+from console.supervisor import proc
 
 SECRET_MODE = 0o600
 OWNER_ONLY = 0o700
 TRAVERSABLE = 0o711
+_BLOCK_BYTES = 4096  # what a file needs at least on a common file system
 
 
 class StartRefused(DomainError):  # noqa: N818 - named for what it says
@@ -85,40 +88,55 @@ class State:
             self.root.mkdir(parents=True, exist_ok=True)
             if is_new:
                 self.root.chmod(TRAVERSABLE if os.geteuid() == 0 else OWNER_ONLY)
-            if not os.access(self.root, os.W_OK | os.X_OK):
-                raise PermissionError(13, "Permission denied")
             for path in (self.logs, self.pids, self.replicas):
                 path.mkdir(mode=OWNER_ONLY, exist_ok=True)
+            for path in (self.root, self.logs, self.pids, self.replicas):
+                try_write(path)
         except OSError as error:
             if is_new:
                 shutil.rmtree(self.root, ignore_errors=True)
             raise StartRefused(
-                f"cannot write to the state directory {self.root} ({error.strerror}): "
-                "name another with --state DIR"
+                f"cannot write to the state directory {error.filename or self.root} "
+                f"({error.strerror}): {self._next_step(error)}"
             ) from error
         return is_new
+
+    @staticmethod
+    def _next_step(error: OSError) -> str:
+        if error.errno == errno.ENOSPC:
+            return "free some space, or name another with --state DIR"
+        return "name another with --state DIR"
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         """Hold the state for this process. Raises `StartRefused` if another supervisor has it."""
-        handle = os.open(self.root / "supervisor.lock", os.O_RDWR | os.O_CREAT, SECRET_MODE)
+        path = self.root / "supervisor.lock"
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, SECRET_MODE)
+        except OSError as error:
+            raise StartRefused(f"cannot write {path}: {error.strerror}") from error
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                pid = os.read(handle, 20).decode().strip()
+                holder = _holder_in(handle)
                 raise StartRefused(
-                    f"already running on {self.root} (pid {pid or 'unknown'}): "
+                    f"already running on {self.root} (pid {holder.pid if holder else 'unknown'}): "
                     "see `manage.py status`, stop it with `manage.py down`"
                 ) from None
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, str(os.getpid()).encode(), 0)
+            me = proc.identify(os.getpid())
+            # One write over the predecessor's: a reader in between sees either, never nothing.
+            with contextlib.suppress(OSError):  # a full disk: the lock counts, the number is a help
+                os.pwrite(handle, f"{os.getpid()} {me.ticks if me else 0}".ljust(40).encode(), 0)
             yield
         finally:
             os.close(handle)
 
-    def holder_pid(self) -> int | None:
-        """Pid of the supervisor that holds the state; None if nobody does."""
+    def holder(self) -> proc.Identity | None:
+        """The supervisor that holds the state; None if nobody does.
+
+        Raises `StartRefused` if the holder has not said who it is (for microseconds, at its start).
+        """
         try:
             handle = os.open(self.root / "supervisor.lock", os.O_RDONLY)
         except OSError:
@@ -126,22 +144,63 @@ class State:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return int(os.read(handle, 20) or b"0") or None
+            found = _holder_in(handle)
+            if found is None:
+                raise StartRefused(
+                    f"{self.root} is held by a process that cannot be named: try again"
+                ) from None
+            return found
         else:
             return None
         finally:
             os.close(handle)
 
 
+def _holder_in(handle: int) -> proc.Identity | None:
+    """The live process that the lock file names; a predecessor's entry does not count."""
+    words = os.pread(handle, 64, 0).split()
+    if len(words) == 1 and words[0].isdigit():  # written by an older version
+        return proc.identify(int(words[0]))
+    if len(words) != 2 or not all(word.isdigit() for word in words):
+        return None
+    found = proc.Identity(int(words[0]), int(words[1]))
+    return found if found.is_alive else None
+
+
+def try_write(directory: Path) -> None:
+    """Write a block into a directory and take it away again. Raises `OSError` where that fails.
+
+    Mode bits do not tell: root passes them, and a full or read-only disk does not show there.
+    """
+    probe = directory / f".probe.{os.getpid()}"
+    handle = os.open(probe, os.O_WRONLY | os.O_CREAT, SECRET_MODE)
+    try:
+        os.write(handle, bytes(_BLOCK_BYTES))
+    except OSError as error:
+        error.filename = str(directory)
+        raise
+    finally:
+        os.close(handle)
+        probe.unlink(missing_ok=True)
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a file at once, readable by its owner only."""
+    """Replace a file at once, readable by its owner only.
+
+    Raises `StartRefused` if it cannot be written; what was there before then stays.
+    """
     part = path.with_name(path.name + ".part")
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, SECRET_MODE)
-    with os.fdopen(handle, "w") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, SECRET_MODE)
+        with os.fdopen(handle, "w") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise StartRefused(f"cannot write {path}: {error.strerror}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

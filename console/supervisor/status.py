@@ -1,5 +1,6 @@
 """What runs: the file that the supervisor writes, and the table that `status` makes of it."""
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from console.project.database import (
 )
 from console.supervisor import proc
 from console.supervisor.probes import GatewayProbe, HttpProbe, store_client
-from console.supervisor.processes import Child, Phase
-from console.supervisor.state import State, read_json, write_json
+from console.supervisor.program import Child, Phase
+from console.supervisor.state import StartRefused, State, read_json, write_json
 from routing.contracts.process import GatewayStatus
 from routing.store.state import (
     read_gateway_statuses,
@@ -29,14 +30,32 @@ NOT_RUNNING = "not running"
 
 @dataclass(slots=True)
 class Board:
-    """Writes `processes.json` and the pid files after each change."""
+    """Writes `processes.json` and the pid files after each change.
+
+    A disk that takes no writes stops nobody: the last content stays, and the next round of the
+    supervisor tries again (`is_behind`).
+    """
 
     state: State
     header: Mapping[str, Any]
     phase: str = "starting"
+    is_behind: bool = False
 
     def write(self, children: Sequence[Child]) -> None:
         """Describe every child as it is now."""
+        try:
+            self._write(children)
+        except (StartRefused, OSError):
+            self.is_behind = True
+        else:
+            self.is_behind = False
+
+    def catch_up(self, children: Sequence[Child]) -> None:
+        """Try again what could not be written."""
+        if self.is_behind:
+            self.write(children)
+
+    def _write(self, children: Sequence[Child]) -> None:
         rows = [_row(child) for child in children]
         write_json(self.state.processes, {**self.header, "phase": self.phase, "processes": rows})
         for child in children:
@@ -48,9 +67,10 @@ class Board:
 
     def remove(self) -> None:
         """Nothing runs any more."""
-        self.state.processes.unlink(missing_ok=True)
-        for path in self.state.pids.glob("*.pid"):
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # read-only by now: the next `up` sees that all is gone
+            self.state.processes.unlink(missing_ok=True)
+            for path in self.state.pids.glob("*.pid"):
+                path.unlink(missing_ok=True)
 
 
 def _row(child: Child) -> dict[str, Any]:
@@ -66,12 +86,20 @@ def _row(child: Child) -> dict[str, Any]:
         "is_gateway": isinstance(probe, GatewayProbe),
         "phase": child.phase.value,
         "started_at": child.started_at,
+        "next_start_at": _next_start_at(child),
         "restarts": child.restarts,
         "last_reason": child.last_reason,
         "pool_max": int(program.environment.get("HEADRACE_DB_POOL_MAX", 0)) or None,
         "stop_signal": int(program.stop_signal),
         "log": f"logs/{program.name}.log",
     }
+
+
+def _next_start_at(child: Child) -> float | None:
+    """Unix seconds of the next try of a program that is down."""
+    if child.phase is not Phase.BACKING_OFF:
+        return None
+    return round(time.time() + child.next_s - time.monotonic(), 1)
 
 
 def read_board(state: State) -> dict[str, Any]:

@@ -3,23 +3,25 @@
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from capacity.drivers.processes import records_in
-from console.supervisor import embedded, plan, ports, proc
+from console.supervisor import embedded, plan, ports, proc, space
+from console.supervisor.leftovers import replicas_on_record, stop_leftovers
 from console.supervisor.probes import PoolsProbe
-from console.supervisor.processes import SERVERS, Supervisor
+from console.supervisor.processes import Supervisor
 from console.supervisor.servers import EMBEDDED, Servers, servers_of
 from console.supervisor.state import StartRefused, State, read_json, write_json
-from console.supervisor.status import Board, identity_of, read_board
+from console.supervisor.status import Board
+from console.supervisor.watch import RESTART_SILENT_AFTER_S
 
 READY_WAIT_S = 90.0  # every process together, on a busy machine
 PREPARE_WAIT_S = 600.0
 DOWN_WAIT_S = 120.0  # gateways drain, then the database writes its checkpoint
-LEFTOVER_WAIT_S = 15.0
 OPERATOR = {"username": "admin", "email": "admin@localhost"}
 
 
@@ -42,18 +44,20 @@ class Up:
         with contextlib.ExitStack() as stack:
             is_known = self.state.root.exists()
             if is_known:  # a running supervisor is the better answer than its taken ports
-                self.state.create()
-                stack.enter_context(self.state.hold())
-                stop_leftovers(self.state)
+                self._take_over(stack)
             self._require_ports()
             if not is_known:
-                self.state.create()
-                stack.enter_context(self.state.hold())
+                self._take_over(stack)
+            self._require_space(is_new=not is_known)
             board = Board(self.state, self._header())
             supervisor = Supervisor(
                 logs=self.state.logs,
                 changed=lambda: board.write(supervisor.children),
                 say=self.say,
+                mark=str(self.state.root),
+                turned=lambda: board.catch_up(supervisor.children),
+                kept=lambda: replicas_on_record(self.state),
+                restart_silent_after_s=restart_silent_after_s(),
             )
             with supervisor.signals():
                 try:
@@ -69,6 +73,25 @@ class Up:
                     supervisor.stop()
                     board.remove()
             self.say("stopped")
+
+    def _take_over(self, stack: contextlib.ExitStack) -> None:
+        """Hold the state, and end what a killed supervisor left in it."""
+        self.state.create()
+        stack.enter_context(self.state.hold())
+        if count := stop_leftovers(self.state):
+            self.say(f"ended {count} processes that a killed supervisor had left")
+
+    def _require_space(self, *, is_new: bool) -> None:
+        record = read_json(self.state.servers)
+        home = Path(str(record.get("home") or self.state.root))
+        is_first = not read_json(self.state.prepared)
+        needed = space.FIRST_START_BYTES if is_first else space.NEXT_START_BYTES
+        try:
+            space.require(dict.fromkeys((self.state.root, home)), needed)
+        except StartRefused:
+            if is_new:
+                shutil.rmtree(self.state.root, ignore_errors=True)
+            raise
 
     def _require_ports(self) -> None:
         options = self.options
@@ -159,15 +182,11 @@ def down(state: State, say: Callable[[str], None]) -> None:
 
     Raises `StartRefused` if nothing runs, or if something does not end in time.
     """
-    pid = state.holder_pid()
-    supervisor = identity_of(read_board(state).get("supervisor", {}))
-    if pid is not None:
-        # Between the lock and its first report the file may still name a predecessor.
-        holder = supervisor if supervisor and supervisor.pid == pid else proc.identify(pid)
-        if holder is not None:
-            proc.send(holder, signal.SIGTERM)
-            if proc.wait_gone([holder], DOWN_WAIT_S):
-                raise StartRefused(f"pid {pid} did not stop within {DOWN_WAIT_S:.0f} s")
+    holder = state.holder()
+    if holder is not None:
+        proc.send(holder, signal.SIGTERM)
+        if proc.wait_gone([holder], DOWN_WAIT_S):
+            raise StartRefused(f"pid {holder.pid} did not stop within {DOWN_WAIT_S:.0f} s")
         say("stopped")
         return
     if not state.processes.exists():
@@ -177,20 +196,18 @@ def down(state: State, say: Callable[[str], None]) -> None:
     say("stopped what a killed supervisor had left")
 
 
-def stop_leftovers(state: State) -> None:
-    """End what a killed supervisor left running: services, then replicas, then the servers."""
-    rows = read_board(state).get("processes", [])
-    for is_server in (False, True):
-        for row in rows:
-            identity = identity_of(row)
-            if identity is not None and (row["stage"] == SERVERS) is is_server:
-                proc.end([identity], signum=int(row["stop_signal"]), wait_s=LEFTOVER_WAIT_S)
-        if not is_server:
-            proc.end(_replicas(state), wait_s=LEFTOVER_WAIT_S)
-    state.processes.unlink(missing_ok=True)
+def restart_silent_after_s() -> float:
+    """`HEADRACE_RESTART_SILENT_S`: seconds of silence after which a process is killed; 0 is never.
 
-
-def _replicas(state: State) -> list[proc.Identity]:
-    """Simulated replicas named in the state that still are the processes meant there."""
-    records = records_in(state.replicas)
-    return [proc.Identity(it.pid, it.ticks) for it in records if it.is_alive]
+    Raises `StartRefused` if it is no number.
+    """
+    chosen = os.environ.get("HEADRACE_RESTART_SILENT_S", "")
+    if not chosen:
+        return RESTART_SILENT_AFTER_S
+    try:
+        value_s = float(chosen)
+    except ValueError:
+        value_s = -1.0
+    if not 0 <= value_s < float("inf"):
+        raise StartRefused(f"HEADRACE_RESTART_SILENT_S is {chosen!r}: give seconds, or 0 for never")
+    return value_s

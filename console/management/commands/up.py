@@ -1,5 +1,6 @@
 """`manage.py up`: start everything, watch it, stop it."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -68,8 +69,9 @@ class Command(BaseCommand):
             sys.exit(INTERRUPTED)
 
     def _say(self, line: str) -> None:
-        self.stdout.write(line)
-        self.stdout.flush()
+        with contextlib.suppress(OSError):  # the log's disk is full: that ends nothing
+            self.stdout.write(line)
+            self.stdout.flush()
 
     def _on_ready(self, handle: int | None) -> None:
         """In the background: from here on the log takes what would have been printed."""

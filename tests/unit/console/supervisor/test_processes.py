@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from console.supervisor import proc
-from console.supervisor.processes import (
+from console.supervisor.processes import Supervisor
+from console.supervisor.program import (
     LONGEST_DELAY_S,
     Child,
     Phase,
     Program,
-    Supervisor,
     restart_delay_s,
 )
 from console.supervisor.state import StartRefused
