@@ -16,7 +16,8 @@ MAX_OWN_TENANTS = 20  # listed in the side bar; more are found on the start page
 _EVERYTHING = (
     ("Watch", (("Overview", "overview"), ("Live", "live"), ("Fleet", "fleet"))),
     ("Control", (("Policies", "policies"), ("Tenants", "tenants"), ("Prices", "prices"))),
-    ("Account", (("Spend", "spend"), ("Usage", "usage"))),
+    ("Plan", (("Capacity lab", "lab"),)),
+    ("Account", (("Spend", "spend"), ("Usage", "usage"), ("Reconciliation", "reconciliation"))),
     ("Record", (("Audit", "audit"), ("Jobs", "jobs"), ("System", "system"))),
 )
 _FOR_ADMINS = ("Admin", (("People", "people"),))

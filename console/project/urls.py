@@ -6,6 +6,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from django.views.generic import RedirectView
 
 from capacity.fleet import pages as fleet
+from capacity.lab import pages as lab
 from console.accounts import pages as accounts
 from console.accounts import people, profile
 from console.pages import audit, failures, health, jobs, overview, system
@@ -19,6 +20,7 @@ from tenants.ledger import pages as ledger
 from tenants.portal import pages as portal
 from tenants.prices import pages as prices
 from tenants.quotas import pages as quotas
+from tenants.reconcile import pages as reconcile
 
 # Prefix of page names whose links stay in that area: all tenants, or one's own.
 ALL: dict[str, Any] = {"area": ""}
@@ -58,6 +60,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("live/", telemetry.live, name="live"),
     path("fleet/", fleet.fleet, name="fleet"),
     path("fleet/pools/<str:name>/", fleet.pool, name="pool"),
+    path("capacity/lab/", lab.lab, name="lab"),
     path("policies/", policies.policies, name="policies"),
     path("policies/<slug:name>/", policies.policy, name="policy"),
     path("policies/<slug:name>/edit/", policies.edit_policy, name="edit_policy"),
@@ -89,6 +92,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("usage.csv", ledger.usage_csv, name="usage_csv"),
     path("prices/", prices.prices, name="prices"),
     path("new-price/", prices.new_price, name="new_price"),
+    path("reconciliation/", reconcile.reconciliation, name="reconciliation"),
+    path("reconciliation/run/", reconcile.reconcile_now, name="reconcile_now"),
     path("audit/", audit.audit, name="audit"),
     path("audit.csv", audit.audit_csv, name="audit_csv"),
     path("jobs/", jobs.jobs, name="jobs"),
