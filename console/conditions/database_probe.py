@@ -18,9 +18,7 @@ _FACTS = """
 SELECT current_setting('server_version'),
        (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
        current_setting('max_connections')::int,
-       (SELECT count(*) FROM pg_stat_activity
-         WHERE state = 'idle in transaction' AND datname = current_database()),
-       pg_database_size(current_database()), pg_is_in_recovery(),
+       pg_is_in_recovery(),
        to_regclass('django_migrations') IS NOT NULL
 """
 _APPLIED = "SELECT app || '.' || name FROM django_migrations WHERE app = ANY(%s)"
@@ -40,7 +38,7 @@ def ask_database(url: str) -> DatabaseFacts:
             row = connection.execute(_FACTS).fetchone()
             answer_s = time.monotonic() - began_s
             assert row is not None  # noqa: S101 - a SELECT without FROM gives a row
-            version, used, most, idle, size_bytes, is_standby, has_schema = row
+            version, used, most, is_standby, has_schema = row
             applied: set[str] = set()
             if has_schema:
                 found = connection.execute(_APPLIED, [list(APPS)]).fetchall()
@@ -53,8 +51,6 @@ def ask_database(url: str) -> DatabaseFacts:
         version=version,
         connections=used,
         max_connections=most,
-        idle_in_transaction=idle,
-        size_bytes=size_bytes,
         missing_migrations=tuple(sorted(on_disk() - applied)),
         unknown_migrations=tuple(sorted(applied - on_disk())),
         is_schema_damaged=has_gap(applied, on_disk()),

@@ -223,6 +223,7 @@ def _gateways(
         if isinstance(status, GatewayStatus):
             said[status.gateway_id] = status  # newer than what lies in the store
             direct.add(status.gateway_id)
+    now += store.facts.clock_offset_s or 0.0  # they stamp by the store's clock
     return tuple(
         _gateway(status, now, restarts.get(status.pid), is_direct=status.gateway_id in direct)
         for _, status in sorted(said.items())

@@ -6,6 +6,7 @@ from typing import Any
 from console.conditions.gather import Report
 from console.conditions.rules.condition import BAD, Condition
 from console.conditions.rules.facts import (
+    Answer,
     DatabaseFacts,
     EngineFacts,
     Facts,
@@ -17,6 +18,7 @@ from console.conditions.rules.facts import (
 MAX_ENGINES = 500
 SILENT_AFTER_S = 10.0
 _READY = "ready"
+UP = "up"
 
 
 def as_values(report: Report) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def as_values(report: Report) -> dict[str, Any]:
         "store": _store(facts.store),
         "database": _database(facts.database) if facts.database else None,
         "disks": [asdict(disk) for disk in facts.disks],
-        "store_error": "" if facts.store.answer == "ok" else facts.store.error or "away",
+        "store_error": "" if facts.store.answer is Answer.OK else facts.store.error or "away",
         "snapshot_number": facts.store.snapshot_number,
     }
 
@@ -44,18 +46,27 @@ def condition_values(condition: Condition) -> dict[str, str]:
 
 
 def readiness_of(process: ProcessFacts, facts: Facts) -> str:
-    """One word or reason: `ready`, the supervisor's phase, or what is wrong now."""
+    """`ready`, what it says against it, or the word of `state_of`."""
+    word = state_of(process, facts)
+    if word == UP:
+        return _READY
+    return process.not_ready or (process.phase if word == "down" else word.replace("_", " "))
+
+
+def state_of(process: ProcessFacts, facts: Facts) -> str:
+    """One word: `up`, the supervisor's phase, or what is wrong now."""
     if process.is_alive is False:
         return "dead"
     if process.is_stopped:
-        return "stopped by a signal"
-    if process.phase != _READY:
-        return process.phase or ("reports" if not _is_silent(process) else "silent")
+        return "held"
+    if process.phase not in ("", _READY):
+        return "down" if process.phase == "backing off" else process.phase
     if process.not_ready:
-        return process.not_ready
-    if process.expects_heartbeat and facts.store.answer == "ok" and _is_silent(process):
-        return "silent"
-    return _READY
+        return "not_ready"
+    says_nothing = process.expects_heartbeat and _is_silent(process)
+    if says_nothing and not process.phase:
+        return "gone"
+    return "silent" if says_nothing and facts.store.answer is Answer.OK else UP
 
 
 def _is_silent(process: ProcessFacts) -> bool:

@@ -11,6 +11,7 @@ from console.accounts.selectors import Permission, can, visible_tenant_ids
 from console.audit.selectors import AuditFilter, trail
 from console.errors import Forbidden
 from console.pages import attention
+from console.pages.conditions import report, strips_of
 from console.pages.objects import Described, described
 from console.web import live_state
 from console.web.htmx import render
@@ -64,9 +65,7 @@ def overview(request: HttpRequest) -> HttpResponseBase:
     pools = fleet_page(limit=MAX_LIMIT)
     sums = [sums_of(pool) for pool in pools.rows]
     states = live_state.pool_states(pool.name for pool in pools.rows)
-    strips = attention.of_parts(
-        attention.Parts(live_state.gateways(), live_state.processes(), live_state.snapshot_number())
-    )
+    strips = strips_of(report())
     if states is not None:
         for pool in pools.rows:
             strips += attention.of_pool(pool.name, states.get(pool.name), pool.desired_replicas)

@@ -1,36 +1,36 @@
-"""What runs, how old its last word is, and which limits hold."""
+"""What runs, what is degraded with which bound, how old each last word is, which limits hold."""
 
 from dataclasses import dataclass
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase
 
 from console.accounts.selectors import Permission, require
+from console.conditions.board import SERVER_NAMES
+from console.conditions.report import UP, engine_state, state_of
+from console.conditions.rules.facts import Answer, EngineFacts, Facts, ProcessFacts
 from console.jobs.selectors import open_counts
-from console.pages import attention, parts
-from console.web import live_state
+from console.pages import parts
+from console.pages.conditions import report, strips_here
 from console.web.htmx import render
-from console.web.live_state import Seen
 from console.web.tables import Column, number
 from console.web.views import page
-from routing.contracts.process import ProcessStatus
+
+MAX_ENGINES = 50  # lines; those that are not well come first, the fleet page has all
 
 PROCESS_COLUMNS = (
-    Column("Process"),
+    Column("Name"),
+    Column("Kind"),
     Column("State"),
     number("Last word", meaning="Age of the last report; writers repeat themselves every 1 to 2 s"),
     number("Up"),
     number("Lag", meaning="How far behind its input the process is, as it says itself"),
     number("Restarts", meaning="Restarts by the supervisor since it started"),
-    number("DB pool", "at most", "Connections to PostgreSQL that the process may hold"),
+    Column("Last reason", meaning="Why it ended or failed last"),
     number("PID"),
+    number("Port"),
     Column("Version"),
     Column("Note"),
-)
-ENGINE_COLUMNS = (
-    Column("Engine"),
-    Column("State"),
-    number("PID"),
-    Column("Address"),
 )
 GATEWAY_COLUMNS = (
     Column("Gateway"),
@@ -50,96 +50,137 @@ GATEWAY_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class ProcessRow:
-    """One line of the process table. None is unknown."""
+    """One line of the process table. None is unknown. `id` keeps the line's place on refresh."""
 
+    id: str
     name: str
+    kind: str
     state: str
-    age_s: float | None
-    up_s: float | None
-    lag_s: float | None
-    restarts: int | None
-    pool_max: int | None
-    pid: int | None
-    version: str
-    note: str
+    age_s: float | None = None
+    up_s: float | None = None
+    lag_s: float | None = None
+    restarts: int | None = None
+    reason: str = ""
+    pid: int | None = None
+    port: int | None = None
+    version: str = ""
+    note: str = ""
+
+    @property
+    def is_off(self) -> bool:
+        """Whether it does not run."""
+        return self.state in ("gone", "dead", "down", "stopped")
 
 
 @page("GET")
 def system(request: HttpRequest) -> HttpResponseBase:
     """The page; htmx asks for its content every few seconds."""
     require(request.user, Permission.VIEW_ALL)
-    gateways = live_state.gateways()
-    processes = live_state.processes()
-    newest = live_state.snapshot_number()
-    supervised = parts.supervised()
-    restarts = {entry.pid: entry.restarts for entry in supervised or () if entry.pid}
-    strips = attention.of_parts(attention.Parts(gateways, processes, newest))
+    seen = report()
+    facts = seen.facts
     database = parts.database_facts()
+    engines = engine_rows(facts)
     context = {
-        "strips": strips,
-        "processes": process_rows(processes or [], supervised or []),
-        "engines": parts.engines(),
-        "engine_columns": ENGINE_COLUMNS,
+        "strips": strips_here(seen),
+        "processes": process_rows(facts) + engines,
+        "engines_left_out": len(facts.engines) - len(engines),
         "process_columns": PROCESS_COLUMNS,
         "gateways": [
             {
-                "seen": seen,
-                "up_s": live_state.age_of_ms(seen.status.started_at_ms),
-                "restarts": restarts.get(seen.status.pid),
-                "is_acked": newest is None or seen.status.snapshot_number >= newest,
+                "seen": gateway,
+                "is_gone": gateway.age_s > parts.GONE_AFTER_S,
+                "is_acked": facts.store.snapshot_number is None
+                or gateway.snapshot_number >= facts.store.snapshot_number,
             }
-            for seen in gateways or []
+            for gateway in facts.gateways
         ],
         "gateway_columns": GATEWAY_COLUMNS,
-        "newest": newest,
+        "newest": facts.store.snapshot_number,
         "database": database,
-        "pools_sum": sum(entry.pool_max or 0 for entry in supervised or ()) or None,
-        "store": parts.store_facts(),
+        "pools_sum": sum(process.pool_max or 0 for process in facts.processes) or None,
+        "store": facts.store,
+        "is_store_up": facts.store.answer is Answer.OK,
+        "disks": facts.disks,
         "jobs": open_counts() if database else {},
+        "state_dir": settings.STATE_DIR,
     }
     return render(request, "console/system.html", "content", context)
 
 
-def process_rows(
-    seen: list[Seen[ProcessStatus]], supervised: list[parts.Supervised]
-) -> list[ProcessRow]:
-    """Processes that report themselves, then those that only the supervisor knows (servers)."""
-    by_pid = {entry.pid: entry for entry in supervised if entry.pid}
-    rows = []
-    for item in seen:
-        status = item.status
-        entry = by_pid.pop(status.pid, None)
+def process_rows(facts: Facts) -> list[ProcessRow]:
+    """Processes in the supervisor's order, then servers that somebody else runs."""
+    rows = [_process(process, facts) for process in facts.processes]
+    supervised = {process.name for process in facts.processes}
+    if "valkey" not in supervised:
+        is_up = facts.store.answer is Answer.OK
+        state = UP if is_up else facts.store.answer.value
         rows.append(
             ProcessRow(
-                name=status.name,
-                state="gone" if item.is_gone else "up",
-                age_s=item.age_s,
-                up_s=live_state.age_of_ms(status.started_at_ms),
-                lag_s=status.lag_s,
-                restarts=entry.restarts if entry else None,
-                pool_max=entry.pool_max if entry else None,
-                pid=status.pid,
-                version=status.version,
-                note=status.note or (entry.reason if entry else ""),
+                "store", "store", "server", state, version=facts.store.version, note="external",
+                reason=facts.store.error,
             )
-        )
-    reporting = {row.name for row in rows}
-    rows += [
-        ProcessRow(
-            name=entry.name,
-            state=entry.phase,
-            age_s=None,
-            up_s=None,
-            lag_s=None,
-            restarts=entry.restarts,
-            pool_max=entry.pool_max,
-            pid=entry.pid,
-            version="",
-            note=entry.reason,
-        )
-        for entry in supervised
-        if entry.name not in reporting
-        and not entry.name.startswith("gateway")
-        and (entry.pid is None or entry.pid in by_pid)
-    ]
+        )  # fmt: skip
+    database = facts.database
+    if "postgres" not in supervised and database is not None:
+        state = UP if database.answer is Answer.OK else database.answer.value
+        rows.append(
+            ProcessRow(
+                "postgres", "postgres", "server", state, note="external",
+                version=database.version.partition(" ")[0], reason=database.error,
+            )
+        )  # fmt: skip
     return rows
+
+
+def _process(process: ProcessFacts, facts: Facts) -> ProcessRow:
+    state = state_of(process, facts)
+    notes = [process.trouble or process.not_ready, process.note]
+    if process.next_start_s is not None:
+        notes.insert(0, f"starts again in {process.next_start_s:.0f} s")
+    if process.pool_max and process.name not in SERVER_NAMES and not _is_gateway(process):
+        notes.append(f"at most {process.pool_max} DB connections")
+    return ProcessRow(
+        id=f"{process.name}-{process.pid or ''}",
+        name=process.name,
+        kind="server" if process.name in SERVER_NAMES else "process",
+        state=state,
+        age_s=process.heartbeat_age_s,
+        up_s=process.up_s,
+        lag_s=process.lag_s,
+        restarts=process.restarts if process.phase else None,
+        reason=process.last_reason,
+        pid=process.pid,
+        port=process.port,
+        version=process.version or _gateway_version(process, facts),
+        note="; ".join(note for note in notes if note),
+    )
+
+
+def _is_gateway(process: ProcessFacts) -> bool:
+    return process.name.startswith("gateway")
+
+
+def _gateway_version(process: ProcessFacts, facts: Facts) -> str:
+    found = (gateway.version for gateway in facts.gateways if gateway.pid == process.pid)
+    return next(found, "") if _is_gateway(process) else ""
+
+
+def engine_rows(facts: Facts) -> list[ProcessRow]:
+    """Engines that are not well first; at most `MAX_ENGINES`."""
+    ordered = sorted(facts.engines, key=lambda engine: engine_state(engine) == "running")
+    return [_engine(engine) for engine in ordered[:MAX_ENGINES]]
+
+
+def _engine(engine: EngineFacts) -> ProcessRow:
+    where = [part for part in (engine.model, engine.pool and f"pool {engine.pool}") if part]
+    return ProcessRow(
+        id=f"engine-{engine.name}",
+        name=engine.name,
+        kind="engine",
+        state=engine_state(engine),
+        reason=engine.cause,
+        pid=engine.pid,
+        port=engine.port,
+        version=engine.version,
+        note=", ".join(where),
+    )

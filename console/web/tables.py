@@ -45,10 +45,16 @@ def pager(request: HttpRequest, page: Page[Any], target: str) -> Pager:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A line above a page: a lost part with its bound, or news about what was asked."""
+    """A line above a page: a lost part, or news about what was asked.
+
+    `bound` is the limit that holds meanwhile, `next_step` what a person can do.
+    """
 
     tone: str
     word: str
     text: str
     url: str = ""
     action: str = ""
+    part: str = ""
+    bound: str = ""
+    next_step: str = ""

@@ -44,8 +44,9 @@ GLYPHS = {"ok": "●", "warn": "▲", "bad": "■", "stale": "◌", "none": "○
 _TONES = {
     "ok": "ok ready live active shared serving running done published allowed up settled success",
     "warn": "warn loading warming draining degraded expiring rotating behind"
-    " starting estimated incomplete recovered",
-    "bad": "bad page failed hung lost suspended closed refused down error",
+    " starting estimated incomplete recovered not_ready waiting read-only",
+    "bad": "bad page failed hung lost suspended closed refused down error dead held silent"
+    " unreachable hanging refusing full",
     "stale": "stale gone unknown polling swept",
 }
 TONE_OF = {word: tone for tone, words in _TONES.items() for word in words.split()}

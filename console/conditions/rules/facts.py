@@ -126,8 +126,6 @@ class DatabaseFacts:
     version: str = ""
     connections: int | None = None
     max_connections: int | None = None
-    idle_in_transaction: int | None = None
-    size_bytes: int | None = None
     missing_migrations: tuple[str, ...] = ()
     unknown_migrations: tuple[str, ...] = ()
     is_schema_damaged: bool = False
