@@ -30,6 +30,7 @@ from routing.contracts.process import (
 )
 from routing.contracts.snapshot import SnapshotError, decode_snapshot
 from routing.store import keys
+from routing.store.pooled import node_of, sync_client
 
 TIMEOUT_S = 0.9  # below the deadline of a question
 MAX_ENTRIES = 2000  # processes, gateways and pools; more than one installation runs
@@ -55,12 +56,9 @@ class StoreAnswer:
 
 
 def ask_store(url: str) -> StoreAnswer:
-    """Three short round trips. Never raises: what it cannot do is part of the answer."""
-    client = redis.Redis.from_url(
-        url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=None
-    )
+    """A few short round trips. Never raises: what it cannot do is part of the answer."""
     try:
-        with client:
+        with sync_client(url, timeout_s=TIMEOUT_S) as client:
             return _ask(client)
     except RedisError as error:
         return StoreAnswer(StoreFacts(answer=answer_of(error), error=words_of(error)))
@@ -100,24 +98,24 @@ def words_of(error: Exception) -> str:
 
 
 def _ask(client: redis.Redis) -> StoreAnswer:
+    node = node_of(client, keys.SNAPSHOT_NUMBER)  # a cluster is judged by one of its servers
     began_s = time.monotonic()
-    client.ping()
+    node.ping()
     answer_s = time.monotonic() - began_s
+    info, stamp = node.info(), node.time()
+    here_s = time.time()
     pipe = client.pipeline(transaction=False)
-    pipe.info()
-    pipe.time()
     pipe.get(keys.SNAPSHOT_NUMBER)
     pipe.hgetall(keys.GATEWAYS)
     pipe.hgetall(keys.PROCESSES)
     pipe.smembers(keys.POOLS_WITH_STATE)
     pipe.set(keys.WRITE_PROBE, 1, ex=WRITE_PROBE_LIVES_S)
     found = pipe.execute(raise_on_error=False)
-    here_s = time.time()
     *reads, written = found
     for item in reads:
         if isinstance(item, RedisError):
             raise item
-    info, stamp, number, gateways, processes, pools = reads
+    number, gateways, processes, pools = reads
     facts = replace(
         _facts(info), answer_s=answer_s, snapshot_number=int(number) if number else None,
         clock_offset_s=stamp[0] + stamp[1] / 1e6 - here_s,
