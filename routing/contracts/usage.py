@@ -101,12 +101,13 @@ class HoldInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Whoever ends it for a lost gateway needs nothing else: `event` has the names, `started_at_ms`
     and `held_*` filled in and charges nothing yet; `price` is the row in force; `itl_s` the
-    expected seconds between tokens, 0 when unknown.
+    expected seconds between tokens, 0 when unknown; `once` its idempotency key as digests.
     """
 
     event: UsageEvent
     price: Price
     itl_s: float = 0.0
+    once: str = ""
 
 
 def charge_of(kind: SettleKind, event: UsageEvent) -> dict[str, int]:

@@ -21,6 +21,9 @@ class Reason(StrEnum):
     METHOD_NOT_ALLOWED = "method_not_allowed"
     REQUEST_TOO_LARGE = "request_too_large"
     UNSUPPORTED_ENCODING = "unsupported_encoding"
+    IDEMPOTENCY_BUSY = "idempotency_in_progress"
+    IDEMPOTENCY_MISMATCH = "idempotency_mismatch"
+    IDEMPOTENCY_SPENT = "idempotency_not_kept"
     BUDGET_EXCEEDED = "budget_exceeded"
     RATE_LIMITED = "rate_limited"
     CONCURRENCY_LIMITED = "concurrency_limited"
@@ -86,6 +89,7 @@ class Hold:
     epoch of its last registration (0: admitted degraded). `out_so_far` is kept current by the relay
     and travels with each heartbeat. `rates` are its limits and `left` what was left of each counter
     when it was made, for rate headers. `has_gauge_limit`: others may wait for its concurrency.
+    `once` names its idempotency key (`store.once.Once.text`), empty without one.
     """
 
     request_id: str
@@ -102,6 +106,7 @@ class Hold:
     has_gauge_limit: bool = False
     rates: Rates = NO_RATES
     left: Sequence[int] = ()
+    once: str = ""
 
     @property
     def remaining(self) -> dict[tuple[LimitScope, Dimension, str], int]:

@@ -25,6 +25,7 @@ from routing.gateway.buckets import MAX_UNACKED, Book, Bucket, Item, Stage
 from routing.gateway.journal import Journal
 from routing.gateway.journal_file import END, OPEN, Unfinished
 from routing.gateway.leases import BEAT_S, LeaseKeeper
+from routing.gateway.once import is_remembered
 from routing.gateway.shapes import ShapeOutbox
 from routing.gateway.write_gate import WriteGate
 from routing.store.client import StoreAwayError
@@ -124,16 +125,33 @@ class Accountant:
             item.file_number = self._journal.claim()
         return sequence
 
-    def end(self, hold: Hold, event: UsageEvent) -> None:
+    def end(
+        self,
+        hold: Hold,
+        event: UsageEvent,
+        *,
+        answer: bytes = b"",
+        done: Callable[[], None] | None = None,
+    ) -> None:
         """The request has ended with this usage; leave `event.legs` empty, they are added here.
 
         Repeating it does nothing. The settle leaves with the next reserve or within
-        `SETTLE_DELAY_S`; at once when it frees a concurrency or KV limit.
+        `SETTLE_DELAY_S`; at once when it frees a concurrency or KV limit. With an idempotency key,
+        `answer` is remembered (sealed; empty: too large) and the caller is answered when `done`
+        runs: what it has seen is then never charged again, unless the store was lost meanwhile.
         """
         item = self._close(hold, SettleKind.SETTLED)
-        if item is not None:
-            item.usage = event
-            self._queue(item)
+        if item is None:
+            if done is not None:
+                done()
+            return
+        item.usage = event
+        if hold.once:
+            item.answer = answer if is_remembered(item.kind, event.status) else None
+            item.told, done = done, None
+        self._queue(item)
+        if done is not None:
+            done()
 
     def void(
         self,
@@ -214,7 +232,7 @@ class Accountant:
 
     def _queue(self, item: Item) -> None:
         self._ending.append(item)
-        if item.hold.has_gauge_limit:
+        if item.hold.has_gauge_limit or item.hold.once:
             self.flush()
         elif self._timer is None:
             self._timer = self._loop.call_later(SETTLE_DELAY_S, self._flush_late)
@@ -249,7 +267,16 @@ class Accountant:
         if self._may_settle(bucket):
             self._settle(item)
         else:
+            self._tell(item)
             self.book.not_settled(item)
+
+    def _tell(self, item: Item) -> None:
+        """Its caller need not wait longer; an answer that did not get through is not sent again."""
+        told, item.told = item.told, None
+        if item.answer:
+            item.answer = b""
+        if told is not None:
+            told()
 
     def _may_settle(self, bucket: Bucket) -> bool:
         return (
@@ -271,9 +298,14 @@ class Accountant:
             event=item.event,
             legs=hold.legs,
             done=partial(self._settled, item),
+            once=hold.once,
+            tenant_id=hold.tenant_id,
+            answer=item.answer,
         )
 
     def _settled(self, item: Item, reply: object) -> None:
+        if item.hold.once:
+            self._tell(item)
         book = self.book
         bucket = book.buckets[item.hold.bucket]
         if isinstance(reply, list):
@@ -330,6 +362,7 @@ def _recovered_item(found: Unfinished, now_ms: int) -> Item | None:
             )
             kind = SettleKind.RECOVERED
             charge, raw = charge_of(kind, event), event_with_legs(event, found.legs)
+        once = decode_hold_info(found.info).once if found.info else ""
     except (msgspec.MsgspecError, ValueError):
         return None
     hold = Hold(
@@ -344,8 +377,10 @@ def _recovered_item(found: Unfinished, now_ms: int) -> Item | None:
         amounts=Amounts(event.held_input_tokens, event.held_output_tokens, event.held_nanousd, 0),
         out_so_far=found.out_so_far,
         is_ended=True,
+        once=once,
     )
     item = Item(hold, found.info)
+    item.answer = b"" if is_remembered(kind, event.status) else None
     item.kind, item.charge, item.event = kind, charge, raw
     item.file_number = found.file_number
     return item

@@ -6,6 +6,7 @@ takes the answer back, and it is registered and settled again.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
@@ -39,9 +40,12 @@ class Item:
 
     `info` is the encoded `HoldInfo`; `kind`, `charge` and `event` (JSON) exist once it has ended.
     `hold.epoch` is the epoch of its last registration. `file_number` is the journal file it claims.
+    `answer` (with an idempotency key, once ended): None frees the key. `told` runs when the store
+    has answered the settle, or cannot.
     """
 
     __slots__ = (
+        "answer",
         "charge",
         "entry",
         "event",
@@ -52,6 +56,7 @@ class Item:
         "kind",
         "noted_out",
         "stage",
+        "told",
         "usage",
     )
 
@@ -68,6 +73,8 @@ class Item:
         self.usage: UsageEvent | None = None
         self.entry = NO_ENTRY
         self.file_number: int | None = None
+        self.answer: bytes | None = None
+        self.told: Callable[[], None] | None = None
 
 
 @dataclass(slots=True)

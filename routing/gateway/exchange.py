@@ -17,6 +17,7 @@ from routing.decision.estimate import Estimate
 from routing.decision.types import Hold
 from routing.gateway.dialects.openai import Call
 from routing.gateway.http1 import Request
+from routing.gateway.once import Recording
 
 
 class Step(IntEnum):
@@ -80,8 +81,10 @@ class Exchange:
         "key",
         "model",
         "model_name",
+        "once",
         "pool",
         "price",
+        "recording",
         "region",
         "replica",
         "request",
@@ -137,6 +140,8 @@ class Exchange:
         self.model_name = ""  # these three stay empty when the request is refused before
         self.class_name = ""
         self.input_tokens = 0
+        self.once = ""  # its idempotency key
+        self.recording: Recording | None = None
 
     def millis(self, at_s: float) -> int:
         """Unix milliseconds of a monotonic instant of this request."""

@@ -18,6 +18,7 @@ READ_HEADERS = frozenset(
         b"x-api-key",
         b"content-encoding",
         b"expect",
+        b"idempotency-key",
         b"x-stainless-retry-count",
         b"x-headrace-class",
         b"x-headrace-deadline-ms",
@@ -285,8 +286,8 @@ class ResponseReader:
 
 REASONS = {
     200: b"OK", 400: b"Bad Request", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found",
-    405: b"Method Not Allowed", 408: b"Request Timeout", 413: b"Content Too Large",
-    415: b"Unsupported Media Type", 429: b"Too Many Requests",
+    405: b"Method Not Allowed", 408: b"Request Timeout", 409: b"Conflict",
+    413: b"Content Too Large", 415: b"Unsupported Media Type", 429: b"Too Many Requests",
     431: b"Request Header Fields Too Large", 500: b"Internal Server Error", 502: b"Bad Gateway",
     503: b"Service Unavailable", 504: b"Gateway Timeout",
 }  # fmt: skip

@@ -66,6 +66,10 @@ def _counters(lines: list[str], stats: Stats) -> None:
         (((("code", code),), n) for code, n in stats.refusals.items()),
     )  # fmt: skip
     _family(lines, "retries_total", "counter", "Requests sent again.", [((), stats.retries)])
+    _family(
+        lines, "replays_total", "counter", "Answers given again for an Idempotency-Key.",
+        [((), stats.replays)],
+    )  # fmt: skip
 
 
 def _gauges(lines: list[str], gauges: Gauges) -> None:

@@ -58,7 +58,7 @@ def skeleton(exchange: Exchange, gateway_id: str) -> UsageEvent:
 
 def hold_info(exchange: Exchange) -> bytes:
     """What another process needs to end the request if this gateway is lost."""
-    return encode_hold_info(HoldInfo(exchange.skeleton, exchange.price, ITL_PRIOR_S))
+    return encode_hold_info(HoldInfo(exchange.skeleton, exchange.price, ITL_PRIOR_S, exchange.once))
 
 
 def counted(exchange: Exchange, output_tokens: int) -> Usage:

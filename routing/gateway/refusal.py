@@ -15,6 +15,9 @@ _STATUS: dict[Reason, tuple[int, str]] = {
     Reason.CLASS_NOT_ALLOWED: (403, "permission_error"),
     Reason.NOT_FOUND: (404, "not_found_error"),
     Reason.METHOD_NOT_ALLOWED: (405, "invalid_request_error"),
+    Reason.IDEMPOTENCY_BUSY: (409, "idempotency_error"),
+    Reason.IDEMPOTENCY_MISMATCH: (409, "idempotency_error"),
+    Reason.IDEMPOTENCY_SPENT: (409, "idempotency_error"),
     Reason.REQUEST_TOO_LARGE: (413, "invalid_request_error"),
     Reason.UNSUPPORTED_ENCODING: (415, "invalid_request_error"),
     Reason.BUDGET_EXCEEDED: (429, "insufficient_quota"),
@@ -27,6 +30,9 @@ _STATUS: dict[Reason, tuple[int, str]] = {
     Reason.SHUTTING_DOWN: (503, "overloaded_error"),
     Reason.UPSTREAM_TIMEOUT: (504, "timeout_error"),
 }
+
+# SDKs would come back by themselves, to no use: the same call can only be answered the same.
+_FINAL = frozenset((Reason.BUDGET_EXCEEDED, Reason.IDEMPOTENCY_MISMATCH, Reason.IDEMPOTENCY_SPENT))
 
 
 def status_of(refusal: Refusal) -> int:
@@ -61,9 +67,9 @@ def retry_headers(refusal: Refusal) -> bytes:
     if wait_s is not None:
         seconds = max(1, math.ceil(wait_s))
         lines += b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (seconds, math.ceil(wait_s * 1000))
-    is_spend = refusal.reason is Reason.BUDGET_EXCEEDED
+    is_final = refusal.reason in _FINAL
     is_hopeless = bool(refusal.limit) if wait_s is None else wait_s > LONG_WAIT_S
-    if is_spend or is_hopeless:
+    if is_final or is_hopeless:
         lines += b"x-should-retry: false\r\n"
     if refusal.limit:
         lines += b"x-headrace-limit: %b\r\n" % refusal.limit.encode()

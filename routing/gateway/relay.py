@@ -204,6 +204,8 @@ class Relay:
         if not out:
             return
         exchange = self.exchange
+        if exchange.recording is not None:
+            exchange.recording.feed(out)
         if exchange.step is Step.RELAYING:
             exchange.client.write(out if exchange.request.is_http10 else chunk(out))
         else:
@@ -216,6 +218,8 @@ class Relay:
 
     def _completed(self, out: bytes) -> None:
         exchange = self.exchange
+        if exchange.recording is not None:
+            exchange.recording.feed(out)
         data = b""
         if exchange.step is not Step.RELAYING:
             data = self._first(out)

@@ -7,7 +7,8 @@ from routing.contracts.enums import WindowKind
 from routing.decision.limits import window_edges
 from routing.decision.types import Rate, Refusal
 from routing.gateway.exchange import Exchange
-from routing.gateway.http1 import STATUS_LINES, chunk, whole
+from routing.gateway.http1 import LAST_CHUNK, STATUS_LINES, Request, chunk, whole
+from routing.gateway.once import Answer
 from routing.gateway.refusal import error_object, retry_headers, status_of
 
 JSON = b"content-type: application/json\r\n"
@@ -17,6 +18,7 @@ _STREAM = (
     b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 )
 _CHUNKED = b"transfer-encoding: chunked\r\n"
+_REPLAYED = b"x-headrace-replayed: true\r\n"
 _MINUTE_MS = 60_000
 _NANO = 1_000_000_000
 _POLICIES = 64  # policies whose header line is kept: those of the snapshots still in use
@@ -88,6 +90,22 @@ def stream_start(exchange: Exchange, rates: bytes, first: bytes) -> bytes:
         b"connection: close\r\n" if is_old else _CHUNKED,
     )
     return head + (first if is_old else chunk(first))
+
+
+def replay(request: Request, answer: Answer, body: bytes) -> bytes:
+    """An answer given before, byte for byte, under its own request id. It costs nothing again."""
+    if not answer.is_stream:
+        headers = JSON + answer.headers + _REPLAYED + b"x-headrace-cost-usd: %b\r\n" % dollars(0)
+        return whole(200, headers, body, keep_alive=request.keep_alive)
+    is_old = request.is_http10
+    head = b"%b%b%b%b%b\r\n" % (
+        STATUS_LINES[200],
+        _STREAM,
+        answer.headers,
+        _REPLAYED,
+        b"connection: close\r\n" if is_old else _CHUNKED,
+    )
+    return head + (body if is_old else chunk(body) + LAST_CHUNK)
 
 
 def answer(

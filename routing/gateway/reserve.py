@@ -23,8 +23,10 @@ from routing.decision.shares import Need, Shares, outage_mode
 from routing.decision.types import NO_RATES, Amounts, Hold, Reason, Refusal
 from routing.gateway.account import Accountant
 from routing.gateway.buckets import UNKNOWN_EPOCH, Bucket
+from routing.gateway.once import PARAM, Kept, refusal_of
 from routing.store.client import NOT_SENT, Buckets
 from routing.store.clock import StoreClock
+from routing.store.once import KEPT, KEPT_ANSWER, KEPT_ID, VERDICTS
 from routing.store.reservations import (
     EPOCH,
     LEFT,
@@ -54,7 +56,7 @@ EDGE_SLACK_MS: Final = 500  # our estimate of the store's clock may run ahead of
 AWAY_RETRY_S: Final = 1.0
 DEGRADED_WAITS: Final = 8  # x 50 ms for the only memory of a degraded request, then refuse
 
-Done = Callable[[Hold | Refusal], None]
+Done = Callable[[Hold | Kept | Refusal], None]
 
 
 @dataclass(slots=True)
@@ -63,6 +65,8 @@ class Ask:
 
     `info` is its encoded `HoldInfo` (`routing.contracts.usage`). `concurrency_wait_s`: expected
     time until a running request of its tenant ends, for an honest Retry-After; None when unknown.
+    `once` names its idempotency key: then it is answered by the store or not at all, since a local
+    share cannot know whether it was charged before.
     """
 
     request_id: str
@@ -75,6 +79,7 @@ class Ask:
     outage: OutagePolicy
     info: bytes
     concurrency_wait_s: float | None = None
+    once: str = ""
 
 
 class _Template:
@@ -262,6 +267,8 @@ class _Attempt:
             amounts=amounts_in_order(ask.amounts),
             groups=self.template.at(now_ms),
             done=self.answered,
+            once=ask.once,
+            tenant_id=ask.tenant.id,
         )
 
     def answered(self, reply: object) -> None:
@@ -295,6 +302,15 @@ class _Attempt:
         elif verdict == b"FULL":
             bucket.is_full = True
             self.away()
+        else:
+            self._known(verdict, reply)
+
+    def _known(self, verdict: bytes, reply: list[Any]) -> None:
+        """Its idempotency key was used before: nothing is held."""
+        if verdict == KEPT:
+            self.done(Kept(reply[KEPT_ID].decode(), reply[KEPT_ANSWER]))
+        elif verdict in VERDICTS:
+            self.done(refusal_of(verdict))
         else:
             self.unsure(reply)
 
@@ -334,6 +350,7 @@ class _Attempt:
             has_gauge_limit=self.template.has_gauge_limit,
             rates=self.template.rates if left else NO_RATES,
             left=left,
+            once=ask.once,
         )
         self.sequence = accountant.adopt(self.hold, ask.info)
         accountant.gate.wait(self.sequence, self._opened)
@@ -360,10 +377,17 @@ class _Attempt:
     def away(self) -> None:
         """Nothing was held: serve it from our share, or refuse."""
         if not self._admit_from_share():
-            self.done(_no_capacity("The shared limits cannot be reached; retry shortly."))
+            self.done(
+                _no_capacity(
+                    "The shared limits cannot be reached; retry shortly.",
+                    PARAM if self.ask.once else "",
+                )
+            )
 
     def _admit_from_share(self) -> bool:
         ask, reserver, template = self.ask, self.reserver, self.template
+        if ask.once:
+            return False
         away_s = reserver.away_s(self.bucket)
         outage = ask.outage
         mode = outage_mode(policy=outage.store_away, away_s=away_s, max_s=outage.max_s)
@@ -396,6 +420,7 @@ class _Attempt:
             reserved_at_ms=now_ms,
             work_class=ask.work_class,
             amounts=ask.amounts,
+            once=ask.once,
         )
         reserver.accountant.adopt(self.hold, ask.info)
         self._void_and_refuse("The shared limits did not answer; retry shortly.")
@@ -420,5 +445,5 @@ class _Attempt:
         )
 
 
-def _no_capacity(message: str) -> Refusal:
-    return Refusal(Reason.NO_CAPACITY, message, AWAY_RETRY_S)
+def _no_capacity(message: str, param: str = "") -> Refusal:
+    return Refusal(Reason.NO_CAPACITY, message, AWAY_RETRY_S, param=param)

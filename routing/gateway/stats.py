@@ -85,6 +85,7 @@ class Stats:
         self.ttft: dict[str, Histogram] = {}  # model label
         self.duration: dict[str, Histogram] = {}
         self.retries = 0
+        self.replays = 0
 
     def take_snapshot(self, snapshot: Snapshot) -> None:
         """New label sets; counts of tenants that are gone are dropped."""

@@ -29,6 +29,7 @@ from routing.gateway.exchange import Client, Exchange, Step
 from routing.gateway.fleet import Endpoint, Fleet
 from routing.gateway.http1 import LAST_CHUNK, Request, chunk
 from routing.gateway.identify import Callers
+from routing.gateway.once import HEADER, SPENT_REFUSAL, Kept, Recording, Vault
 from routing.gateway.record import (
     NO_USAGE,
     End,
@@ -40,6 +41,7 @@ from routing.gateway.record import (
 )
 from routing.gateway.refusal import error_event, status_of
 from routing.gateway.relay import Relay
+from routing.gateway.repeat import answer_again, name_call, sealed_answer
 from routing.gateway.reply import answer, identity_headers, rate_headers, refusal_answer
 from routing.gateway.reserve import Ask, Reserver
 from routing.gateway.resolve import resolve
@@ -73,11 +75,13 @@ class Walk:
     budgets: RetryBudgets = field(default_factory=RetryBudgets)
     live: set[Exchange] = field(default_factory=set)
     callers: Callers = field(init=False)
+    vault: Vault = field(init=False)
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """The memory of callers needs the pepper."""
+        """The memory of callers and the vault need the pepper."""
         self.callers = Callers(self.config.pepper)
+        self.vault = Vault(self.config.pepper)
 
     # -- identify, read, resolve, estimate
 
@@ -110,7 +114,10 @@ class Walk:
         most = exchange.snapshot.policy.max_choices
         if call.choices > most:
             return Refusal(Reason.INVALID_REQUEST, f"At most {most} choices are served.", param="n")
-        return None
+        header = exchange.request.headers.get(HEADER)
+        if header is None:
+            return None
+        return name_call(self.vault, exchange, header, CHAT if exchange.is_chat else COMPLETIONS)
 
     def _resolve(self, exchange: Exchange) -> Refusal | None:
         call = exchange.call
@@ -163,19 +170,37 @@ class Walk:
             exchange.price,
             exchange.snapshot.policy.outage,
             hold_info(exchange),
+            once=exchange.once,
         )
         self.reserver.reserve(ask, partial(self._reserved, exchange))
         return exchange if exchange.step is not Step.ENDED else None
 
-    def _reserved(self, exchange: Exchange, outcome: Hold | Refusal) -> None:
-        if isinstance(outcome, Refusal):
-            self._refuse(exchange, outcome)
+    def _reserved(self, exchange: Exchange, outcome: Hold | Kept | Refusal) -> None:
+        if not isinstance(outcome, Hold):
+            if isinstance(outcome, Kept):
+                self._replay(exchange, outcome)
+            else:
+                self._refuse(exchange, outcome)
             return
         exchange.hold = outcome
+        if exchange.once:
+            exchange.recording = Recording(self.vault)
         if exchange.is_gone:
             self._account_cancelled(exchange)
         else:
             self._route(exchange, _NOBODY)
+
+    def _replay(self, exchange: Exchange, kept: Kept) -> None:
+        """The same call was answered before: the same bytes, and no charge."""
+        found = answer_again(self.vault, exchange, kept)
+        if found is None:
+            self._refuse(exchange, SPENT_REFUSAL)
+            return
+        exchange.step = Step.ENDED
+        self.live.discard(exchange)
+        self.stats.replays += 1
+        data, keep_alive = found
+        self._finish(exchange, data, keep_alive=keep_alive)
 
     # -- route, forward
 
@@ -262,30 +287,36 @@ class Walk:
         rates = rate_headers(exchange, self.now_ms())
         keep_alive = exchange.request.keep_alive
         data = answer(exchange, rates, spend, body, keep_alive=keep_alive)
+        if exchange.recording is not None:
+            exchange.recording.feed(body)
         self._succeeded(exchange, relay)
-        self._account(exchange, RequestStatus.OK, usage, source, 200)
-        exchange.client.finish(data, keep_alive=keep_alive)
+        finish = partial(self._finish, exchange, data, keep_alive=keep_alive)
+        self._account(exchange, RequestStatus.OK, usage, source, 200, done=finish)
 
     def stream_done(self, exchange: Exchange, relay: Relay, data: bytes) -> None:
         """A stream ended as it should; `data` are its last bytes."""
         usage, source = self._usage_of(exchange, relay)
         self._succeeded(exchange, relay)
-        self._account(exchange, RequestStatus.OK, usage, source, 200)
         keep_alive = exchange.request.keep_alive and not exchange.request.is_http10
-        exchange.client.finish(data, keep_alive=keep_alive)
+        finish = partial(self._finish, exchange, data, keep_alive=keep_alive)
+        self._account(exchange, RequestStatus.OK, usage, source, 200, done=finish)
 
     def stream_cut(self, exchange: Exchange, relay: Relay, refusal: Refusal) -> None:
         """Output was sent, then it failed: a typed event, no `[DONE]`, the connection closes."""
         usage, source = self._usage_of(exchange, relay)
-        status = RequestStatus.INCOMPLETE
-        self._account(exchange, status, usage, source, 200, refusal.reason)
         event = error_event(refusal)
+        if exchange.recording is not None:
+            exchange.recording.feed(event)
         data = event if exchange.request.is_http10 else chunk(event) + LAST_CHUNK
-        exchange.client.finish(data, keep_alive=False)
+        finish = partial(self._finish, exchange, data, keep_alive=False)
+        status = RequestStatus.INCOMPLETE
+        self._account(exchange, status, usage, source, 200, refusal.reason, done=finish)
 
     def client_gone(self, exchange: Exchange) -> None:
         """The caller has left: close the upstream at once, charge what was used."""
         exchange.is_gone = True
+        if exchange.recording is not None:
+            exchange.recording.drop()  # nobody has the rest: the call is charged, and spent
         if exchange.hold is None or exchange.step is Step.ENDED:
             return  # `_reserved` will void it, or it is over
         self._account_cancelled(exchange)
@@ -341,7 +372,10 @@ class Walk:
         is_void: bool = False,
         done: Callable[[], None] | None = None,
     ) -> None:
-        """End the reservation, once: ledger row, shape row, counts."""
+        """End the reservation, once: ledger row, shape row, counts.
+
+        `done` runs at once, except that a void waits for its record and an idempotency key for its.
+        """
         exchange.step = Step.ENDED
         exchange.attempt = None
         self.live.discard(exchange)
@@ -350,14 +384,20 @@ class Walk:
         event = usage_event(exchange, end)
         if exchange.hold is not None:
             if is_void:
+                if exchange.recording is not None:
+                    exchange.recording.drop()
                 self.accountant.void(exchange.hold, event=event, done=done)
             else:
-                self.accountant.end(exchange.hold, event)
-                if done is not None:
-                    done()
+                sealed = sealed_answer(self.vault, exchange)
+                self.accountant.end(exchange.hold, event, answer=sealed, done=done)
         cancelled_ms = ended_ms if status is RequestStatus.CANCELLED else None
         self.accountant.shape(shape_row(exchange, end, status, cancelled_ms))
         self.stats.ended(event)
+
+    def _finish(self, exchange: Exchange, data: bytes, *, keep_alive: bool) -> None:
+        """Send the last bytes, if there is still somebody."""
+        if not exchange.is_gone:
+            exchange.client.finish(data, keep_alive=keep_alive)
 
     # -- refusals
 

@@ -16,7 +16,8 @@ from routing.decision.limits import AMOUNT_ORDER, Edges, Group, window_edges
 from routing.store import keys
 from routing.store.client import Callback, wire_key
 from routing.store.cluster import Store
-from routing.store.scripts import LEASE, RESERVE, SETTLE
+from routing.store.once import claim, conclude
+from routing.store.scripts import LEASE, ONCE_RESERVE, ONCE_SETTLE, RESERVE, SETTLE
 
 LEASE_MS: Final = 15_000
 NOT_AFTER_MS: Final = 1_000  # a command stuck in a socket cannot take effect later than this
@@ -129,7 +130,7 @@ class Reservations:
         self.store = store
         self.gateway_id = gateway_id
 
-    def reserve(
+    def reserve(  # noqa: PLR0913 -- what the scripts take, by name
         self,
         *,
         bucket: int,
@@ -140,8 +141,10 @@ class Reservations:
         amounts: Sequence[int],
         groups: msgspec.Raw,
         done: Callback,
+        once: str = "",
+        tenant_id: str = "",
     ) -> None:
-        """Hold `amounts` on every group or on none."""
+        """Hold `amounts` on every group or on none; with `once`, only if its key is free."""
         argument = _encode(
             (
                 TAGS[bucket],
@@ -157,9 +160,13 @@ class Reservations:
                 groups,
             )
         )
-        self.store.script(RESERVE, META_KEYS[bucket], argument, done)
+        if once:
+            argument = claim(as_text(argument), once, request_id, tenant_id)
+            self.store.script(ONCE_RESERVE, META_KEYS[bucket], argument, done)
+        else:
+            self.store.script(RESERVE, META_KEYS[bucket], argument, done)
 
-    def settle(
+    def settle(  # noqa: PLR0913
         self,
         *,
         bucket: int,
@@ -170,8 +177,14 @@ class Reservations:
         event: bytes,
         legs: bytes,
         done: Callback,
+        once: str = "",
+        tenant_id: str = "",
+        answer: bytes | None = None,
     ) -> None:
-        """End a reservation: release its hold, charge, append the stream entry. Safe to repeat."""
+        """End a reservation: release its hold, charge, append the stream entry. Safe to repeat.
+
+        `once`, `tenant_id` and `answer` as `store.once.conclude` takes them.
+        """
         argument = _encode(
             (
                 TAGS[bucket],
@@ -184,7 +197,18 @@ class Reservations:
                 msgspec.Raw(legs),
             )
         )
-        self.store.script(SETTLE, META_KEYS[bucket], argument, done)
+        if once:
+            argument = conclude(
+                as_text(argument),
+                once,
+                request_id,
+                tenant_id,
+                is_kept=answer is not None,
+                answer=as_text(answer or b""),
+            )
+            self.store.script(ONCE_SETTLE, META_KEYS[bucket], argument, done)
+        else:
+            self.store.script(SETTLE, META_KEYS[bucket], argument, done)
 
     def lease(
         self, *, bucket: int, not_after_ms: int, items: Sequence[object], done: Callback

@@ -12,6 +12,7 @@ from typing import Final
 import redis
 
 UNKNOWN_SCRIPT: Final = "NOSCRIPT"
+_INSIDE: Final = b"--INSIDE\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,22 @@ class Script:
 
 
 def _read(name: str) -> Script:
-    source = (Path(__file__).parent / "scripts" / f"{name}.lua").read_bytes()
+    return _script(name, _source(name))
+
+
+def _around(name: str, inside: Script) -> Script:
+    """A script that runs another one: `once.lua`, then `<name>.lua` with the other's source in it.
+
+    Scripts cannot call scripts, and those without an idempotency key must not pay for the rest.
+    """
+    return _script(name, _source("once") + _source(name).replace(_INSIDE, inside.source))
+
+
+def _source(name: str) -> bytes:
+    return (Path(__file__).parent / "scripts" / f"{name}.lua").read_bytes()
+
+
+def _script(name: str, source: bytes) -> Script:
     digest = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
     evalsha_head = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n1\r\n" % digest
     eval_head = b"*5\r\n$4\r\nEVAL\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(source), source)
@@ -41,7 +57,9 @@ RESERVE: Final = _read("reserve")
 SETTLE: Final = _read("settle")
 LEASE: Final = _read("lease")
 COUNTERS: Final = _read("counters")
-ALL: Final = (RESERVE, SETTLE, LEASE, COUNTERS)
+ONCE_RESERVE: Final = _around("once_reserve", RESERVE)
+ONCE_SETTLE: Final = _around("once_settle", SETTLE)
+ALL: Final = (RESERVE, SETTLE, LEASE, COUNTERS, ONCE_RESERVE, ONCE_SETTLE)
 
 
 def loading(*scripts: Script) -> list[tuple[bytes | str | int, ...]]:
