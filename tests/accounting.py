@@ -33,8 +33,11 @@ from routing.gateway.journal import Journal
 from routing.gateway.reserve import Ask, Reserver
 from routing.gateway.sweep import Sweeper
 from routing.store import keys
+from routing.store.address import cluster_of
 from routing.store.client import StoreConnection
 from routing.store.clock import StoreClock
+from routing.store.cluster import ClusterStore, Store
+from routing.store.pooled import node_of
 from routing.store.reservations import Reservations
 from routing.store.scripts import COUNTERS, run_script
 from tests.stack import free_port, wait_until
@@ -90,13 +93,15 @@ def used(event: UsageEvent, input_tokens: int, output_tokens: int, nanousd: int)
     )
 
 
-def run_id(store: "redis.Redis") -> str:
-    return str(store.info("server")["run_id"])
+def run_id(store: "redis.Redis", bucket: int) -> str:
+    """Of the server that holds the bucket."""
+    server = node_of(store, keys.bucket_meta(bucket))
+    return str(server.info("server")["run_id"])
 
 
 def counters(store: "redis.Redis", bucket: int, verb: str, *rest: object, epoch: int) -> bytes:
     """One verb of the ledger writer."""
-    argument = encode([verb, keys.bucket_tag(bucket), run_id(store), epoch, *rest])
+    argument = encode([verb, keys.bucket_tag(bucket), run_id(store, bucket), epoch, *rest])
     return run_script(store, COUNTERS, keys.bucket_meta(bucket), argument)  # type: ignore[return-value]
 
 
@@ -182,7 +187,7 @@ class PrivateStore:
 class Gateway:
     """The accounting parts of one gateway, as `process.py` wires them."""
 
-    store: StoreConnection
+    store: Store
     journal: Journal
     accountant: Accountant
     reserver: Reserver
@@ -229,7 +234,12 @@ class Gateway:
 async def gateway(url: str, state: Path, name: str = "g0", **options: Any):
     """A started gateway; whatever is left of it is stopped at the end."""
     clock = StoreClock(time.monotonic, int(time.time() * 1000))
-    store = StoreConnection(url, name=name, clock=clock, **options)
+    cluster = cluster_of(url)
+    store: Store = (
+        StoreConnection(url, name=name, clock=clock, **options)
+        if cluster is None
+        else ClusterStore(cluster, name=name, clock=clock)
+    )
     store.start()
     await store.wait_ready(2)
     journal = Journal(state / name, gateway_id=name, incarnation=secrets.token_hex(4))

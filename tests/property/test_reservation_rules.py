@@ -22,6 +22,7 @@ from routing.decision.admit import Admission, Denial, Position, admit
 from routing.decision.limits import Edges, Group, amounts_in_order
 from routing.decision.types import Amounts
 from routing.store import keys
+from routing.store.pooled import sync_client
 from routing.store.reservations import (
     LEASE_MS,
     as_text,
@@ -32,6 +33,7 @@ from routing.store.reservations import (
 )
 from routing.store.scripts import LEASE, RESERVE, SETTLE, run_script
 from tests.accounting import counters, encode, run_id
+from tests.clustering import running_cluster
 
 FAR: Edges = (0, 4_000_000_000_000, 4_000_000_000_001)  # one window for the whole test
 NO_EDGES: Edges = (0, 0, 0)
@@ -181,7 +183,7 @@ class Reservations(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store.flushall()
-        self.run_id = run_id(self.store)
+        self.run_id = run_id(self.store, BUCKET)
         self.model = Model()
         self.known: dict[str, tuple[int, tuple[Group, ...], Amounts]] = {}
         self.made = 0
@@ -324,19 +326,27 @@ class Reservations(RuleBasedStateMachine):
 
 
 @pytest.fixture
-def machine() -> Iterator[type[Reservations]]:
-    Reservations.store = redis.Redis.from_url(os.environ["REDIS_URL"])
-    yield Reservations
-    Reservations.store.close()
+def one_server(store: "redis.Redis") -> str:
+    return os.environ["REDIS_URL"]
 
 
-def test_scripts_equal_the_rules_in_any_order(store: "redis.Redis", machine) -> None:
+@pytest.fixture
+def three_masters() -> Iterator[str]:
+    with running_cluster() as cluster:
+        yield cluster.url
+
+
+@pytest.mark.parametrize(("form", "examples"), [("one_server", 40), ("three_masters", 15)])
+def test_scripts_equal_the_rules_in_any_order(
+    request: pytest.FixtureRequest, form: str, examples: int
+) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
+    Reservations.store = sync_client(request.getfixturevalue(form))
     run_state_machine_as_test(
-        machine,
+        Reservations,
         settings=settings(
-            max_examples=40,
+            max_examples=examples,
             stateful_step_count=30,
             deadline=None,
             derandomize=True,

@@ -16,6 +16,7 @@ from routing.contracts.snapshot import Limit
 from routing.decision.limits import Edges, Group, amounts_in_order, groups_for
 from routing.decision.types import Amounts
 from routing.store import keys
+from routing.store.pooled import node_of
 from routing.store.reservations import (
     LEASE_MS,
     STREAM_MAX,
@@ -54,7 +55,7 @@ class Scripts:
     def __init__(self, store: "redis.Redis", bucket: int = B) -> None:
         self.store = store
         self.bucket = bucket
-        self.run = run_id(store)
+        self.run = run_id(store, bucket)
         self.epoch = 1
         open_bucket(store, bucket)
 
@@ -111,7 +112,7 @@ def scripts(store: "redis.Redis") -> Scripts:
 
 
 def test_two_hundred_racers_for_one_remaining_unit_admit_exactly_one(store: "redis.Redis"):
-    url = store.connection_pool.connection_kwargs
+    url, buckets = _of_one_server(store, 10)
     _, _, wire = on_the_wire(Limit(*SPEND_DAY, 10), Limit(*CONC, 50))
 
     async def race() -> list[tuple[int, int]]:
@@ -120,7 +121,7 @@ def test_two_hundred_racers_for_one_remaining_unit_admit_exactly_one(store: "red
         ]
         await asyncio.gather(*(client.ping() for client in clients))
         results = []
-        for bucket in range(100, 110):
+        for bucket in buckets:
             scripts = Scripts(store, bucket)
             assert scripts.reserve(wire, spend(9))[0] == b"OK"
             barrier = asyncio.Event()
@@ -143,9 +144,19 @@ def test_two_hundred_racers_for_one_remaining_unit_admit_exactly_one(store: "red
         return results
 
     for script in ALL:
-        store.script_load(script.source)
+        node_of(store, keys.bucket_meta(buckets[0])).script_load(script.source)
     assert asyncio.run(race()) == [(1, 199)] * 10
-    assert counter(store, 100, ":g:", "conc_h") == 2
+    assert counter(store, buckets[0], ":g:", "conc_h") == 2
+
+
+def _of_one_server(store: "redis.Redis", count: int) -> tuple[dict[str, Any], list[int]]:
+    """How to connect to the server of bucket 100, and the first buckets from there that it has."""
+    places = {
+        bucket: node_of(store, keys.bucket_meta(bucket)).connection_pool.connection_kwargs
+        for bucket in range(100, 200)
+    }
+    first = places[100]
+    return first, [b for b, place in places.items() if place["port"] == first["port"]][:count]
 
 
 def _plain(pool: dict[str, Any]) -> dict[str, Any]:
