@@ -10,10 +10,14 @@ import os
 import select
 import signal
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _START_FIELD = 19  # after the command's closing bracket; proc(5) calls it field 22
+_SESSION_FIELD = 3  # field 6
+_TCP_LISTEN = "0A"  # state of a row of /proc/net/tcp
+FAREWELL_S = 2.0  # what it started ends by itself just after it
 KILL_WAIT_S = 5.0  # SIGKILL cannot be refused; longer means an uninterruptible wait
 
 
@@ -24,14 +28,8 @@ def boot_id() -> str:
 
 def start_ticks(pid: int) -> int | None:
     """Start time of a live process in clock ticks since boot; None for none, or only a zombie."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    if len(fields) <= _START_FIELD or fields[0] in ("Z", "X"):
-        return None
-    return int(fields[_START_FIELD])
+    stat = _stat(pid)
+    return None if stat is None else stat.ticks
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +132,116 @@ def reap(pid: int) -> None:
         os.waitpid(pid, os.WNOHANG)
 
 
-def end(record: ProcessRecord, drain_s: float) -> None:
-    """SIGTERM, wait, SIGKILL, wait."""
+def end(record: ProcessRecord, drain_s: float, mark: Mapping[str, str]) -> None:
+    """SIGTERM, wait, SIGKILL, wait; then the same for what it started and left behind."""
     signal_process(record, signal.SIGTERM)
     if not wait_gone(record, drain_s):
         signal_process(record, signal.SIGKILL)
         wait_gone(record, KILL_WAIT_S)
     reap(record.pid)
+    left = [replace(record, pid=pid, ticks=ticks) for pid, ticks in _members(record, mark)]
+    for member in left:
+        if not wait_gone(member, FAREWELL_S):
+            signal_process(member, signal.SIGKILL)
+    for member in left:
+        wait_gone(member, KILL_WAIT_S)
+    reap(record.pid)  # a killed process of many threads is the last to be collected
+
+
+def carries(pid: int, mark: Mapping[str, str]) -> bool:
+    """Whether a process was started with all of these variables; False if it cannot be read."""
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return all(os.fsencode(f"{name}={value}") in entries for name, value in mark.items())
+
+
+def marked_sessions(mark: Mapping[str, str]) -> list[tuple[int, int]]:
+    """(pid, start) of live processes that lead a session and carry the mark."""
+    found = []
+    for pid in _all_pids():
+        stat = _stat(pid)
+        if stat is not None and stat.session == pid and carries(pid, mark):
+            found.append((pid, stat.ticks))
+    return found
+
+
+def holds_port(record: ProcessRecord, mark: Mapping[str, str]) -> bool | None:
+    """Whether every socket that listens on the record's port is the process's own.
+
+    None if none listens. The mark is that of the processes it may have started to listen for it.
+    """
+    listening = _listening_inodes(record.port)
+    if not listening:
+        return None
+    listening -= _socket_inodes(record.pid)
+    for pid, _ticks in _members(record, mark) if listening else ():
+        listening -= _socket_inodes(pid)
+    return not listening
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    session: int
+    ticks: int
+
+
+def _stat(pid: int) -> _Stat | None:
+    """Session and start of a live process; None for none, or only a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    if len(fields) <= _START_FIELD or fields[0] in ("Z", "X"):
+        return None
+    return _Stat(int(fields[_SESSION_FIELD]), int(fields[_START_FIELD]))
+
+
+def _all_pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _members(record: ProcessRecord, mark: Mapping[str, str]) -> list[tuple[int, int]]:
+    """(pid, start) of live processes in the session that the process led, without itself.
+
+    The kernel gives a pid to nobody while a session of that number lives; the mark excludes one
+    that came after it.
+    """
+    if record.boot != boot_id() or start_ticks(record.pid) not in (None, record.ticks):
+        return []
+    found = []
+    for pid in _all_pids():
+        stat = _stat(pid)
+        is_member = stat is not None and pid != record.pid and stat.session == record.pid
+        if stat is not None and is_member and carries(pid, mark):
+            found.append((pid, stat.ticks))
+    return found
+
+
+def _listening_inodes(port: int) -> set[str]:
+    """Socket numbers that listen on a port, on any address of this machine."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            rows = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for row in rows:
+            fields = row.split()
+            is_listening = fields[3] == _TCP_LISTEN
+            if is_listening and int(fields[1].rpartition(":")[2], 16) == port:
+                found.add(fields[9])
+    return found
+
+
+def _socket_inodes(pid: int) -> set[str]:
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                target = os.readlink(entry)
+                if target.startswith("socket:["):
+                    found.add(target[8:-1])
+    return found

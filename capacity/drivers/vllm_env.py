@@ -1,5 +1,6 @@
 """Where the product's own vLLM is: an environment apart from the web app's, never imported."""
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from capacity.drivers.base import DriverError
 VARIABLE = "HEADRACE_VLLM_VENV"
 DIRECTORY = ".venv-vllm"
 VERSION = "0.32.0"
+MARKER = "headrace.json"  # in the environment's root: how far its install came
 # pip brings these for CUDA as dependencies; the first two break the import of a CPU torch, and
 # triton has nothing to run on.
 UNUSABLE = ("torchvision", "torchaudio", "torchcodec", "triton")
@@ -40,6 +42,8 @@ class VllmEnvironment:
         """What keeps it from working, seen without running anything; empty if nothing does."""
         if not self.root.exists():
             return [f"{self.root} does not exist"]
+        if read_marker(self.root).get("status", "ready") != "ready":
+            return [f"the install into {self.root} was not finished"]
         found = [
             f"{path} cannot be run"
             for path in (self.python, self.executable)
@@ -56,6 +60,15 @@ class VllmEnvironment:
             found.append("the vllm command cannot find its own version")
         found += [f"{name} breaks it" for name in UNUSABLE if (packages / name).is_dir()]
         return found
+
+
+def read_marker(root: Path) -> dict[str, object]:
+    """What the installer left in an environment; empty for one made by hand."""
+    try:
+        content = json.loads((root / MARKER).read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def environment_of(code_dir: Path) -> VllmEnvironment:

@@ -76,7 +76,7 @@ class Shape:
 # `small` computes so much per prompt token that a prefix cache hit is seen on two cores.
 SHAPES = {
     "tiny": Shape(2, 128, 256, 2, 1, 8192),
-    "small": Shape(8, 512, 1408, 8, 2, 8192),
+    "small": Shape(4, 512, 1408, 8, 2, 8192),
 }
 
 
@@ -110,7 +110,7 @@ def ensure_model(name: str, directory: Path) -> Path:
 
 def _is_made(path: Path, recipe: str) -> bool:
     try:
-        return json.loads((path / RECIPE_FILE).read_text()).get("recipe") == recipe
+        return bool(json.loads((path / RECIPE_FILE).read_text()).get("recipe") == recipe)
     except (OSError, ValueError, AttributeError):
         return False
 

@@ -5,17 +5,14 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from capacity.drivers.base import DriverError
+from capacity.drivers.local import LOOPBACK
 from capacity.drivers.vllm_models import SHAPES, ModelError, ensure_model
 
-LOOPBACK = "127.0.0.1"
-STATE_VARIABLE = "HEADRACE_STATE"
-REPLICA_VARIABLE = "HEADRACE_REPLICA"
-MODEL_VARIABLE = "HEADRACE_REPLICA_MODEL"
 # vLLM's CPU kernels want blocks of 32 tokens or a multiple; its own default of 128 makes prefix
 # hits coarse.
 CPU_BLOCK_TOKENS = 32
@@ -119,7 +116,8 @@ class Serve:
                 {
                     "enable_kv_cache_events": True,
                     "publisher": "zmq",
-                    "endpoint": kv_events_endpoint(self.state_dir, self.name),
+                    "endpoint": kv_addresses(self.state_dir, self.name)["kv_events"],
+                    "replay_endpoint": kv_addresses(self.state_dir, self.name)["kv_replay"],
                     "topic": "kv",
                 }
             ),
@@ -146,16 +144,12 @@ class Serve:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Its environment: no keys, no addresses of our servers; whose process it is."""
+        """Its environment: no keys, no addresses of our servers."""
         found = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         found |= {
             "VLLM_NO_USAGE_STATS": "1",
             "DO_NOT_TRACK": "1",
             "SPT_NOENV": "1",  # a process that renames itself must keep this environment readable
-            # Not read by vLLM: whose process it is, and what it was started to serve.
-            STATE_VARIABLE: str(self.state_dir),
-            REPLICA_VARIABLE: self.name,
-            MODEL_VARIABLE: self.served_name,
         }
         if self.is_cpu:
             found["VLLM_CPU_KVCACHE_SPACE"] = str(self.kv_space_gib)
@@ -191,12 +185,13 @@ def checked_extra_args(raw: object) -> tuple[str, ...]:
     return tuple(raw)
 
 
-def kv_events_endpoint(state_dir: Path, name: str) -> str:
-    """Where a replica publishes its KV events: a socket that only we can open.
+def kv_addresses(state_dir: Path, name: str) -> dict[str, str]:
+    """Where a replica publishes its KV events, and where missed ones may be asked for again.
 
-    They hold the token ids of tenants' prompts. Raises `DriverError` if the directory is not ours.
+    Sockets that only we can open: the events hold the token ids of tenants' prompts.
     """
-    return f"ipc://{_socket_path(state_dir, name)}"
+    path = _socket_path(state_dir, name)
+    return {"kv_events": f"ipc://{path}", "kv_replay": f"ipc://{path}r"}
 
 
 def private_socket_directory(state_dir: Path) -> Path:
@@ -213,11 +208,12 @@ def private_socket_directory(state_dir: Path) -> Path:
     return path
 
 
-def remove_socket(state_dir: Path, name: str) -> None:
-    """Forget the socket of a replica that has ended, and the directory with the last one."""
+def remove_sockets(state_dir: Path, name: str) -> None:
+    """Forget the sockets of a replica that has ended, and the directory with the last ones."""
     path = _socket_path(state_dir, name)
     try:
         path.unlink(missing_ok=True)
+        path.with_name(f"{path.name}r").unlink(missing_ok=True)
         path.parent.rmdir()
     except OSError:
         return  # others are in use
@@ -231,35 +227,3 @@ def _socket_path(state_dir: Path, name: str) -> Path:
     if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         path = directory / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.kv"
     return path
-
-
-def settings_of(raw: Mapping[str, object]) -> dict[str, object]:
-    """A pool's settings for `Serve`, each checked by name and type. Raises `DriverError`."""
-    return {name: _checked(name, value) for name, value in raw.items()}
-
-
-# Each number's smallest and largest sensible value.
-_NUMBERS = {
-    "max_num_seqs": (1, 4096),
-    "max_model_len": (64, 4_194_304),
-    "num_gpu_blocks_override": (2, 100_000_000),
-    "max_num_queued_reqs": (1, 100_000),
-    "kv_space_gib": (1, 4096),
-    "shutdown_timeout_s": (0, 3600),
-}
-
-
-def _checked(name: str, value: object) -> object:
-    if name in _NUMBERS:
-        least, most = _NUMBERS[name]
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise DriverError(f"setting {name!r} must be a whole number from {least} to {most}")
-        return value
-    if name == "extra_args":
-        return checked_extra_args(value)
-    if name in ("model", "executable"):
-        if not isinstance(value, str) or not value:
-            raise DriverError(f"setting {name!r} must be a text")
-        return value
-    known = ", ".join(sorted((*_NUMBERS, "model", "executable", "extra_args")))
-    raise DriverError(f"the process driver knows no setting {name!r}, only {known}")

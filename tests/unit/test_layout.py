@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 TOP_LEVEL = {
     *("manage.py", "pyproject.toml", "README.md", "LICENSE"),
-    *("requirements.lock", "requirements-test.lock"),
+    *("requirements.lock", "requirements-test.lock", "requirements-vllm.lock"),
     *("console", "tenants", "capacity", "routing", "telemetry"),
     *("templates", "static", "tests", "docker", "docs"),
 }
@@ -60,7 +60,9 @@ def test_no_layer_names_a_missing_module() -> None:
     assert {module for module in layer_modules() if not exists(module)} == set()
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-test.lock"])
+@pytest.mark.parametrize(
+    "name", ["requirements.lock", "requirements-test.lock", "requirements-vllm.lock"]
+)
 def test_lock_file_pins_hashes_and_holds_no_address(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "://" not in text

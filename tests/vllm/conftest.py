@@ -21,14 +21,14 @@ import pytest
 
 from capacity.drivers.base import DriverError, Observed
 from capacity.drivers.engine_client import look
+from capacity.drivers.local import LOOPBACK
 from capacity.drivers.vllm_env import VllmEnvironment, require_environment
 from capacity.drivers.vllm_serve import (
-    LOOPBACK,
     Serve,
-    kv_events_endpoint,
+    kv_addresses,
     local_model,
     private_socket_directory,
-    remove_socket,
+    remove_sockets,
 )
 from tests.conftest import ROOT, free_ports
 from tests.engines import wait_for
@@ -47,6 +47,7 @@ class RunningVllm:
     process: subprocess.Popen[bytes]
     log: Path
     kv_events: str
+    kv_replay: str
 
     @property
     def address(self) -> str:
@@ -111,7 +112,7 @@ def start_vllm(vllm_environment: VllmEnvironment, vllm_state: Path) -> StartVllm
             port=serve.port,
             process=process,
             log=log,
-            kv_events=kv_events_endpoint(vllm_state, name),
+            **kv_addresses(vllm_state, name),
         )
         try:
             if wait:
@@ -119,7 +120,7 @@ def start_vllm(vllm_environment: VllmEnvironment, vllm_state: Path) -> StartVllm
             yield running
         finally:
             _stop(process)
-            remove_socket(vllm_state, name)
+            remove_sockets(vllm_state, name)
 
     return start
 
