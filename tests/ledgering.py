@@ -122,12 +122,16 @@ class ScriptedGateway:
                 self.lease_ms,
                 20_000,
                 "g0",
-                "info",
+                self.info_of(party, request_id, held),
                 held,
                 encode_groups(str(party.tenant_id), self.groups, edges),
             )
         )
         return run_script(self.client, RESERVE, keys.bucket_meta(party.bucket), argument)
+
+    def info_of(self, party: Party, request_id: str, held: tuple[int, ...]) -> msgspec.Raw | str:
+        """What travels with the hold; only sweeping reads it."""
+        return "info"
 
     def reserve(self, party: Party, held: tuple[int, ...] = (1, 100, 100, 1_000, 1, 0)) -> Ticket:
         at_ms = self.now_ms()

@@ -23,6 +23,7 @@ TASK_MODULES = [
     "capacity.fleet.tasks",
     "telemetry.slices.tasks",
     "tenants.ledger.tasks",
+    "tenants.reconcile.tasks",
 ]
 app.conf.imports = TASK_MODULES
 app.conf.beat_max_loop_interval = 5  # beat notices a changed schedule within this many seconds

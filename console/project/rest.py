@@ -14,6 +14,7 @@ from tenants.keys import api as keys
 from tenants.ledger import api as ledger
 from tenants.prices import api as prices
 from tenants.quotas import api as quotas
+from tenants.reconcile import api as reconcile
 
 _tenant: list[URLPattern] = [
     path("", directory.Tenant.as_view(), name="api_tenant"),
@@ -56,6 +57,7 @@ _v1: list[URLPattern | URLResolver] = [
     path("usage/", ledger.Usage.as_view(), name="api_usage"),
     path("usage/<uuid:request_id>/", ledger.UsageLine.as_view(), name="api_usage_line"),
     path("adjustments/", ledger.Adjustments.as_view(), name="api_adjustments"),
+    path("reconciliation/", reconcile.Reconciliation.as_view(), name="api_reconciliation"),
     path("prices/", prices.Prices.as_view(), name="api_prices"),
     path("pools/", fleet.Pools.as_view(), name="api_pools"),
     path("pools/<slug:name>/", fleet.Pool.as_view(), name="api_pool"),

@@ -9,6 +9,8 @@ COMMANDS = {
     "test": "run the guards and the tests on private servers; other arguments go to pytest",
     "bench": "run a benchmark; ratios against a baseline measured in the same call",
     "replay": "send a trace through a gateway at its own arrival times",
+    "reconcile": "compare holds, live counters and ledger; --repair corrects what differs",
+    "engine": "install a real vLLM for CPU, or serve a small local model with it",
     "gateway": "run gateway processes that share a port",
     "collect": "run the collector of metrics",
     "ledger": "move usage from the store into the ledger, exactly once",

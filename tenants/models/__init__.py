@@ -3,6 +3,7 @@
 from tenants.models.key import ApiKey
 from tenants.models.price import PriceRow
 from tenants.models.quota import Limit
+from tenants.models.reconciliation import Reconciliation
 from tenants.models.tenant import MemberRole, Membership, Project, Tenant, TenantState
 from tenants.models.usage import (
     CounterDelta,
@@ -26,6 +27,7 @@ __all__ = [
     "Membership",
     "PriceRow",
     "Project",
+    "Reconciliation",
     "Shape",
     "Tenant",
     "TenantState",
