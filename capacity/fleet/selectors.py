@@ -5,8 +5,8 @@ from datetime import datetime
 
 from django.db.models import QuerySet
 
+from capacity.models import Driver, Pool, Replica, ReplicaChange
 from capacity.models import Model as ModelRow
-from capacity.models import Pool, Replica, ReplicaChange
 from console.errors import NotFound
 from console.web.keyset import DEFAULT_LIMIT, Page, take
 from console.web.live_state import SeenPool, age_of_ms, pool_states
@@ -126,7 +126,7 @@ def pools_for_snapshot() -> dict[str, PoolEntry]:
             kv_capacity_tokens=pool.kv_capacity_tokens,
             block_size_tokens=pool.block_size_tokens,
             endpoints=tuple(endpoints[pool.pk]),
-            takes_priority=pool.spec.get("scheduling_policy") == "priority",
+            takes_priority=_takes_priority(pool),
         )
         for pool in pools
     }
@@ -160,6 +160,12 @@ def pool_detail(pool: str) -> PoolDetail:
 
 def _pools() -> QuerySet[Pool]:
     return Pool.objects.select_related("model", "domain__region")
+
+
+def _takes_priority(pool: Pool) -> bool:
+    """The process driver always starts vLLM so; others are as their settings say."""
+    is_ours = pool.driver == Driver.PROCESS
+    return is_ours or pool.spec.get("scheduling_policy") == "priority"
 
 
 def _endpoint(row: Replica) -> EndpointEntry:

@@ -25,9 +25,16 @@ from routing.store import keys
 from routing.store.pooled import async_client
 from routing.store.state import living_gateways
 from telemetry.collector.fold import Overtaken, fold, recall
+from telemetry.collector.kv_events import KvEvents
 from telemetry.collector.lease import Lease
 from telemetry.collector.publish import History, Round, clear_status, publish, write_status
-from telemetry.collector.rules import Track, advance, first_track, judged
+from telemetry.collector.rules import (
+    Track,
+    advance,
+    first_track,
+    judged,
+    with_resident_blocks,
+)
 from telemetry.collector.scrape import read_all
 from telemetry.collector.wire import as_bytes, optional_bytes
 from telemetry.stats.figures import Spend, Trailing
@@ -64,6 +71,7 @@ class Collector:
     snapshot: Snapshot | None = None
     tracks: dict[str, Track] = field(default_factory=dict)
     memory: Memory | None = None
+    kv_events: KvEvents = field(default_factory=KvEvents)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Rounds until `stop`. Failures of the store are waited out."""
@@ -95,10 +103,12 @@ class Collector:
         else:
             self.memory = None
             self.tracks.clear()
+            self.kv_events.close()
         await self._beat(is_active=is_active)
 
     async def close(self) -> None:
         """Let a standby take over at once."""
+        self.kv_events.close()
         try:
             await self.lease.release()
             await clear_status(self.store, NAME, os.getpid())
@@ -152,7 +162,12 @@ class Collector:
             tracks[endpoint.replica_id] = track
             states[pool].append(judged(track.state, hung))
         self.tracks = tracks
-        return states
+        runs = {name: track.sample.run for name, track in tracks.items() if track.sample}
+        blocks = self.kv_events.turn((endpoint for _, endpoint in wanted), runs, now_s)
+        return {
+            pool: [with_resident_blocks(state, blocks.get(state.replica_id)) for state in found]
+            for pool, found in states.items()
+        }
 
     async def _hung(self, now_ms: int) -> frozenset[str]:
         """Replicas that some living gateway waits for in vain."""

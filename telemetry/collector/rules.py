@@ -218,6 +218,13 @@ def judged(state: EndpointState, hung: frozenset[str]) -> EndpointState:
     return msgspec.structs.replace(state, health=ReplicaHealth.HUNG, reason=HUNG_REASON)
 
 
+def with_resident_blocks(state: EndpointState, blocks: int | None) -> EndpointState:
+    """The state with what the engine's KV events say; of one that is not well it is unknown."""
+    if blocks is None or state.health not in (ReplicaHealth.OK, ReplicaHealth.HUNG):
+        return state
+    return msgspec.structs.replace(state, resident_kv_blocks=blocks)
+
+
 def _fresh(track: Track, outcome: Outcome, sample: EngineSample, now_ms: int) -> EndpointState:
     before = track.sample
     ratio = None
