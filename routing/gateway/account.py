@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 SETTLE_DELAY_S: Final = 0.002  # settles leave with the next reserve, or after this
 RESEND_PER_TURN: Final = 500  # settles of one bucket sent again in one go: about 30 ms of the store
+WARN_EVERY_S: Final = 1.0
 ACK_WAIT_S: Final = 2.0  # a stopping gateway's patience with the ledger; the journal keeps the rest
 
 _encode_json: Final = msgspec.json.Encoder().encode
@@ -69,6 +70,7 @@ class Accountant:
         self._ending: list[Item] = []
         self._timer: asyncio.TimerHandle | None = None
         self._live_count = 0
+        self._warn_from_s = 0.0
         self._idle = asyncio.Event()
         self.book = Book(journal)
         self.gate = WriteGate(journal)
@@ -311,19 +313,26 @@ class Accountant:
         if isinstance(reply, list):
             self._clock.observe(reply[NOW_MS])
             if reply[VERDICT] == b"OK":
+                bucket.is_read_only = False
                 book.observe(bucket, reply[EPOCH], reply[SETTLE_POS])
                 book.told(bucket, item, reply[ENTRY])
                 return
             book.closed(bucket)
         elif isinstance(reply, hiredis.ReplyError):
-            log.warning("settle of %s failed: %s", item.hold.request_id, reply)
+            self._warn(item, reply)
         elif not isinstance(reply, StoreAwayError):
             log.error("settle of %s got no answer that makes sense", item.hold.request_id)
         book.not_settled(item)
 
+    def _warn(self, item: Item, error: hiredis.ReplyError) -> None:
+        """One line a second at most: a store that takes no writes fails every settle, again."""
+        if self._loop.time() >= self._warn_from_s:
+            self._warn_from_s = self._loop.time() + WARN_EVERY_S
+            log.warning("settle of %s failed: %s", item.hold.request_id, error)
+
     def _resend(self, bucket: Bucket) -> None:
         """The bucket is open and knows our reservations: settle what waits."""
-        if not bucket.is_full:
+        if not (bucket.is_full or bucket.is_read_only):
             self.book.served(bucket)
         if not self._may_settle(bucket):
             return

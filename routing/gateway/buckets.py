@@ -98,6 +98,7 @@ class Bucket:
     next_beat_s: float = 0.0
     next_poll_s: float = 0.0
     is_full: bool = False  # its stream is: the ledger is behind
+    is_read_only: bool = False  # the store refuses writes: only one that succeeds ends that
     away_since_s: float | None = None
     shares: Shares | None = None
 
@@ -165,7 +166,7 @@ class Book:
     def served(self, bucket: Bucket) -> None:
         """The store answers for this bucket, which is ready: local shares end."""
         bucket.is_open = True
-        bucket.is_full = False
+        bucket.is_full = bucket.is_read_only = False
         if not bucket.items:
             bucket.must_register = False
         if bucket.away_since_s is not None:

@@ -41,6 +41,7 @@ FILE_MAX_S: Final = 60.0
 SYNC_EVERY_S: Final = 0.2  # what a power loss may take
 SYNC_EVERY_BYTES: Final = 256 * 1024
 BEHIND_AFTER_S: Final = 0.05  # an open record may delay its request by this, not longer
+STUCK_AFTER_S: Final = 1.0  # then nobody is admitted whose only memory it would be
 SLOW_WRITE_S: Final = 0.01  # a write in the loop that took this long was the last for a while
 DISTRUST_FIRST_S: Final = 0.5  # one slow write may have been a preempted process
 DISTRUST_MAX_S: Final = 10.0  # doubled up to here while the first write after it is slow again
@@ -102,15 +103,29 @@ class Journal:
         self._appended = 0
         self.written = 0
         self.dropped = 0
+        self._error = ""
         self.is_damaged = False
         self.on_written: Callable[[], None] | None = None
 
     @property
     def is_behind(self) -> bool:
         """True while a record has waited longer than a request may wait for it."""
-        if not self._is_handed:
-            return False
-        return self.dropped > 0 or self._monotonic_s() - self._handed_since_s > BEHIND_AFTER_S
+        return self._waits_s() > BEHIND_AFTER_S
+
+    @property
+    def is_stuck(self) -> bool:
+        """True once a record has waited for `STUCK_AFTER_S`: a full, hung or read-only disk."""
+        return self._waits_s() > STUCK_AFTER_S
+
+    @property
+    def trouble(self) -> str:
+        """Why records wait, in a few words; empty when none does."""
+        if not self.is_behind:
+            return ""
+        return f"the usage journal cannot be written: {self._error or 'its disk does not answer'}"
+
+    def _waits_s(self) -> float:
+        return self._monotonic_s() - self._handed_since_s if self._is_handed else 0.0
 
     # -- start
 
@@ -323,12 +338,14 @@ class Journal:
             try:
                 attempt()
             except OSError as error:
+                self._error = error.strerror or str(error)
                 if not is_told:
                     log.warning("journal cannot be written: %s", error)
                     is_told = True
                 if self._stop.wait(RETRY_S):
                     return False
             else:
+                self._error = ""
                 return True
 
     def _turn_to(self, number: int) -> None:

@@ -252,6 +252,7 @@ class Gateway:
             version=self.config.version,
             open_breakers=broken,
             store_away_s=self.reserver.store_away_s if walk else None,
+            trouble=self.journal.trouble,
             store_away_max_s=walk.snapshot.policy.outage.max_s if walk else None,
         )
 

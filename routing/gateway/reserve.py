@@ -46,6 +46,7 @@ from routing.store.reservations import (
     encode_legs,
     group_edges,
     suffix_of,
+    wrote_nothing,
 )
 
 log = logging.getLogger(__name__)
@@ -276,7 +277,7 @@ class _Attempt:
             if reply is NOT_SENT:
                 self.away()
             else:
-                self.unsure(reply)
+                self._failed(reply)
             return
         reserver, bucket = self.reserver, self.bucket
         reserver.clock.observe(reply[NOW_MS])
@@ -284,8 +285,7 @@ class _Attempt:
         if verdict == b"OK":
             self.held(reply)
         elif verdict == b"NO":
-            reserver.accountant.book.served(bucket)
-            self.done(self._refusal(reply))
+            self._refused(reply)
         elif verdict == b"REBUILD":
             reserver.accountant.book.closed(bucket)
             self.away()
@@ -304,6 +304,18 @@ class _Attempt:
             self.away()
         else:
             self._known(verdict, reply)
+
+    def _failed(self, error: object) -> None:
+        if wrote_nothing(error):
+            self.bucket.is_read_only = True
+            self.away()
+        else:
+            self.unsure(error)
+
+    def _refused(self, reply: list[Any]) -> None:
+        if not self.bucket.is_read_only:  # it wrote nothing, so it proves nothing
+            self.reserver.accountant.book.served(self.bucket)
+        self.done(self._refusal(reply))
 
     def _known(self, verdict: bytes, reply: list[Any]) -> None:
         """Its idempotency key was used before: nothing is held."""
@@ -386,8 +398,8 @@ class _Attempt:
 
     def _admit_from_share(self) -> bool:
         ask, reserver, template = self.ask, self.reserver, self.template
-        if ask.once:
-            return False
+        if ask.once or reserver.accountant.gate.is_stuck:
+            return False  # it would have no memory at all
         away_s = reserver.away_s(self.bucket)
         outage = ask.outage
         mode = outage_mode(policy=outage.store_away, away_s=away_s, max_s=outage.max_s)

@@ -22,6 +22,11 @@ class WriteGate:
         self._timer: asyncio.TimerHandle | None = None
         journal.on_written = self._written
 
+    @property
+    def is_stuck(self) -> bool:
+        """The journal has taken nothing for so long that nobody should wait for it."""
+        return self._journal.is_stuck
+
     def wait(self, sequence: int | None, passed: Passed) -> None:
         """Call `passed(is_written)` in the loop: True once written, False after `MAX_WAIT_S`.
 

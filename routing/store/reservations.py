@@ -9,6 +9,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+import hiredis
 import msgspec
 
 from routing.contracts.enums import WindowKind
@@ -20,6 +21,7 @@ from routing.store.once import claim, conclude
 from routing.store.scripts import LEASE, ONCE_RESERVE, ONCE_SETTLE, RESERVE, SETTLE
 
 LEASE_MS: Final = 15_000
+_REFUSES_WRITES: Final = ("MISCONF ", "OOM ", "READONLY ", "LOADING ")
 NOT_AFTER_MS: Final = 1_000  # a command stuck in a socket cannot take effect later than this
 STREAM_MAX: Final = 20_000  # entries a bucket may queue for the ledger; then reserve answers FULL
 WINDOW_GRACE_MS: Final = 26 * 3_600_000  # counters outlive their window by this
@@ -228,6 +230,15 @@ class Reservations:
             )
         )
         self.store.script(LEASE, META_KEYS[bucket], argument, done)
+
+
+def wrote_nothing(reply: object) -> bool:
+    """Whether this error says that the store refused the first write of a script.
+
+    Its disk or memory is full, it is a replica, or still loads: what was asked has no effect, now
+    or later. It refuses only scripts that have not written yet.
+    """
+    return isinstance(reply, hiredis.ReplyError) and str(reply).startswith(_REFUSES_WRITES)
 
 
 def lease_item(
