@@ -143,12 +143,15 @@ class Stack:
 
     def up(self, *words: str, timeout_s: float = 300) -> None:
         """Start on free ports and wait until it is ready."""
+        self.started = self.manage(
+            "up", "--detach", *self.port_words(), *words, timeout_s=timeout_s, check=True
+        ).stdout
+
+    def port_words(self) -> tuple[str, ...]:
+        """Options of `up` for ports of its own, chosen once."""
         if not self.console_port:
             self.console_port, self.gateway_port = free_ports(2)
-        ports = ("--console-port", str(self.console_port), "--gateway-port", str(self.gateway_port))
-        self.started = self.manage(
-            "up", "--detach", *ports, *words, timeout_s=timeout_s, check=True
-        ).stdout
+        return ("--console-port", str(self.console_port), "--gateway-port", str(self.gateway_port))
 
     def down(self) -> None:
         """Stop, then check that nothing of it is left."""

@@ -5,11 +5,13 @@ schedule from the database (`console.jobs.schedule`).
 """
 
 import os
+import sys
 
 from celery import Celery
-from celery.signals import beat_init, worker_ready, worker_shutdown
+from celery.signals import beat_init, worker_init, worker_ready, worker_shutdown
 from django.conf import settings
 
+from console.conditions.schema import why_not_start
 from console.project.heartbeat import Heartbeat
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.project.settings")
@@ -35,6 +37,14 @@ def _start(name: str) -> None:
     heartbeat = Heartbeat(name, settings.REDIS_URL)
     _heartbeats.append(heartbeat)
     heartbeat.start()
+
+
+@worker_init.connect
+@beat_init.connect
+def _schema_fits(**_: object) -> None:
+    """End before the first task where the schema is older than this code."""
+    if line := why_not_start(os.environ["DATABASE_URL"]):
+        sys.exit(line)
 
 
 @worker_ready.connect

@@ -83,34 +83,49 @@ class ValkeyAnswers:
 
 @dataclass(slots=True)
 class Beats:
-    """All heartbeats in the store, by field; None while it does not answer."""
+    """When each process's heartbeat in the store was last seen to change.
+
+    Changes are timed by our own monotonic clock: no wall clock, theirs or the store's, can make a
+    living process look silent.
+    """
 
     url: str
-    _found: dict[str, float] | None = None
-    _read_s: float = field(default=-_READ_AGAIN_AFTER_S)
+    _stamps: dict[str, int] = field(default_factory=dict)
+    _changed_s: dict[str, float] = field(default_factory=dict)
+    _is_away: bool = True
+    _read_s: float = float("-inf")
 
     def age_s(self, name: str, pid: int) -> float | None:
-        """Age of a process's last word by the store's clock; infinite if it said none."""
-        if time.monotonic() - self._read_s >= _READ_AGAIN_AFTER_S:
-            self._found = self._read()
-            self._read_s = time.monotonic()
-        return None if self._found is None else self._found.get(f"{name}:{pid}", float("inf"))
+        """Seconds since its last word (0 at the first look); None while the store is away."""
+        now_s = time.monotonic()
+        if now_s - self._read_s >= _READ_AGAIN_AFTER_S:
+            self._read_s = now_s
+            self._read(now_s)
+        if self._is_away:
+            return None
+        return now_s - self._changed_s.setdefault(f"{name}:{pid}", now_s)
 
-    def _read(self) -> dict[str, float] | None:
+    def _read(self, now_s: float) -> None:
         try:
             with store_client(self.url) as client:
-                seconds, micros = client.time()
                 raw = client.hgetall(keys.PROCESSES)
         except redis.RedisError:
-            return None
-        now_s = seconds + micros / 1e6
+            self._is_away = True
+            return
+        if self._is_away:  # nobody could say anything meanwhile
+            self._changed_s.clear()
+            self._is_away = False
         beats = {name.decode(): decode_heartbeat(value) for name, value in raw.items()}
-        return {name: now_s - beat.at_ms / 1000 for name, beat in beats.items() if beat}
+        stamps = {name: beat.at_ms for name, beat in beats.items() if beat is not None}
+        for name, at_ms in stamps.items():
+            if self._stamps.get(name) != at_ms:
+                self._changed_s[name] = now_s
+        self._stamps = stamps
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswers:
-    """Its own heartbeat is fresh. A store that is away says nothing about anybody."""
+    """Its own heartbeat goes on. A store that is away says nothing about anybody."""
 
     beats: Beats
     name: str
@@ -118,4 +133,4 @@ class HeartbeatAnswers:
     def __call__(self, pid: int) -> bool | None:
         """Whether it lives."""
         age_s = self.beats.age_s(self.name, pid)
-        return None if age_s is None else abs(age_s) <= HEARTBEAT_FRESH_S
+        return None if age_s is None else age_s <= HEARTBEAT_FRESH_S

@@ -32,6 +32,7 @@ class Options:
     gateway_port: int
     gateways: int
     is_demo: bool
+    is_servers_only: bool = False
 
 
 def pools_within(max_connections: int, *, is_demo: bool) -> dict[str, int]:
@@ -92,7 +93,7 @@ def _console(options: Options, environment: Mapping[str, str], pool_max: int) ->
     return Program(
         name="console",
         argv=(
-            *(sys.executable, "-m", "uvicorn", "console.project.asgi:application"),
+            *(sys.executable, "-m", "uvicorn", "console.project.server:application"),
             *("--host", ports.LOOPBACK, "--port", str(port), "--no-access-log"),
             *("--timeout-graceful-shutdown", "5"),  # open live sockets do not hold up a stop
         ),

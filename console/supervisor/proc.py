@@ -14,6 +14,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 _START_TICKS_FIELD = 19  # counted after the command's closing bracket: proc(5) calls it field 22
 _PARENT_FIELD = 1
@@ -115,6 +116,11 @@ def _mark_in(word: bytes) -> str:
 def become_subreaper() -> None:
     """From now on orphaned grandchildren become children of this process."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """From now on the kernel kills this process when its parent dies."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def send(identity: Identity, signum: int) -> None:

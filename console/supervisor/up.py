@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from console.conditions.database_probe import ask_database
+from console.conditions.schema import why_not_prepare
 from console.supervisor import embedded, plan, ports, proc, space
 from console.supervisor.leftovers import replicas_on_record, stop_leftovers
 from console.supervisor.probes import PoolsProbe
@@ -107,6 +109,9 @@ class Up:
         servers = servers_of(self.state)
         supervisor.start(servers.programs, embedded.RECOVERY_WAIT_S)
         servers.finish()
+        if self.options.is_servers_only:
+            self._settings(servers)
+            return
         pools = plan.pools_within(servers.max_connections(), is_demo=self.options.is_demo)
         settings = self._settings(servers)
         environment = {**os.environ, **settings, "PYTHONUNBUFFERED": "1"}
@@ -142,7 +147,10 @@ class Up:
         credentials.setdefault("operator", {**OPERATOR, "password": secrets.token_urlsafe(15)})
         credentials |= {"console_url": self._console_url, "gateway_url": self._gateway_url}
         write_json(self.state.credentials, credentials)
-        if prepared.get("key") == key:
+        facts = ask_database(servers.database_url)
+        if line := why_not_prepare(facts):
+            raise StartRefused(line)
+        if prepared.get("key") == key and not facts.missing_migrations:
             return
         self.say("preparing the database ...")
         program = plan.prepare_program(environment, is_demo=self.options.is_demo)
@@ -172,6 +180,9 @@ class Up:
 
     def _announce(self, took_s: float) -> None:
         self.say(f"ready in {took_s:.1f} s")
+        if self.options.is_servers_only:
+            self.say("only the database and the store run")
+            return
         self.say(f"console  {self._console_url}/")
         self.say(f"gateway  {self._gateway_url}/v1")
         self.say(f"credentials: manage.py credentials (file {self.state.credentials})")

@@ -1,12 +1,14 @@
 """Start the ledger writer: usage and shape streams into PostgreSQL, counters rebuilt from it."""
 
+import os
 import signal
 import threading
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
+from console.conditions.schema import why_not_start
 from tenants.ledger.writer.heartbeat import Heartbeat
 from tenants.ledger.writer.lanes import Lanes
 
@@ -18,6 +20,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the writer in the foreground."""
+        if line := why_not_start(os.environ["DATABASE_URL"]):
+            raise CommandError(line)
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())

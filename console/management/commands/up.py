@@ -36,6 +36,9 @@ class Command(BaseCommand):
         """Declare what may be chosen."""
         parser.add_argument("--state", help="state directory (default: .headrace)")
         parser.add_argument("--demo", action="store_true", help="demo tenants, pools and traffic")
+        parser.add_argument(
+            "--servers", action="store_true", help="only the database and the store, for repairs"
+        )
         parser.add_argument("--console-port", type=int, default=CONSOLE_PORT)
         parser.add_argument("--gateway-port", type=int, default=GATEWAY_PORT)
         parser.add_argument("--gateways", type=int, default=default_gateways(), help="processes")
@@ -56,6 +59,7 @@ class Command(BaseCommand):
                 gateway_port=options["gateway_port"],
                 gateways=options["gateways"],
                 is_demo=options["demo"],
+                is_servers_only=options["servers"],
             ),
             say=self._say,
             on_ready=lambda: self._on_ready(options["ready_handle"]),
