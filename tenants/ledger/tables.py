@@ -13,6 +13,7 @@ import msgspec
 
 from routing.contracts.enums import Dimension, SettleKind
 from tenants.ledger.rules.booking import Adjustment, Booking, RollupKey, RollupSums
+from tenants.ledger.rules.gaps import REASON_PREFIX
 from tenants.ledger.rules.health import BucketState
 from tenants.ledger.rules.lines import (
     Booked,
@@ -368,6 +369,15 @@ def move_position(cursor: Cursor, stream: str, run_id: str, pos: str) -> None:
         "UPDATE tenants_writerposition SET run_id = %s, pos = %s WHERE stream = %s",
         [run_id, pos, stream],
     )
+
+
+def read_gaps(cursor: Cursor) -> list[tuple[str, str]]:
+    """(position, reason) of every gap on record."""
+    cursor.execute(
+        "SELECT entry_id, reason FROM tenants_damagedentry WHERE starts_with(reason, %s)",
+        [REASON_PREFIX],
+    )
+    return [(row[0], row[1]) for row in cursor.fetchall()]
 
 
 def park(cursor: Cursor, stream: str, entries: Sequence[tuple[str, str, bytes]]) -> None:

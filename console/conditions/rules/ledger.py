@@ -1,6 +1,7 @@
 """Conditions of the way from an answer to its ledger row, as the writer counts them."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from console.conditions.rules.condition import BAD, WARN, Condition, Rule, seconds
 from console.conditions.rules.facts import Facts, ProcessFacts
@@ -66,4 +67,28 @@ def rebuilding(facts: Facts) -> Iterator[Condition]:
         )
 
 
-RULES: tuple[Rule, ...] = (backlog, parked, rebuilding)
+def went_back(facts: Facts) -> Iterator[Condition]:
+    """The database was restored to an older state than the store had acknowledged."""
+    seen = writer(facts)
+    count = seen.counts.get("gaps", 0) if seen else 0
+    if seen is None or not count:
+        return
+    since_s, until_s = seen.counts.get("gap_since_s", 0), seen.counts.get("gap_until_s", 0)
+    after = f"between {_minute(since_s)} and" if since_s else "up to"
+    yield Condition(
+        PART,
+        "went back",
+        BAD,
+        f"The database went back to an older state: usage {after} {_minute(until_s)} is missing in "
+        f"{count} of 256 buckets, except what the store and the journals still held. Live counters "
+        "follow the ledger. Keys, limits and policies changed in that time are gone too.",
+        "limits admit by what the ledger holds; shown for 90 days",
+        "Restore a newer backup, or add adjustments. Revoke again the keys revoked in that time.",
+    )
+
+
+def _minute(at_s: int) -> str:
+    return f"{datetime.fromtimestamp(at_s, UTC):%d %b %H:%M} UTC"
+
+
+RULES: tuple[Rule, ...] = (backlog, parked, rebuilding, went_back)

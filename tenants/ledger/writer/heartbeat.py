@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from routing.contracts.process import ProcessStatus, decode_process_status, encode_status
 from routing.store import keys
 from routing.store.pooled import sync_client
+from tenants.ledger.rules.gaps import GapSummary
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Progress:
     trouble: str = ""
     oldest_unread_ms: int | None = None
     round_at_ms: int | None = None
+    gaps: GapSummary = GapSummary()
 
     def lag_s(self, now_ms: int) -> float:
         """Age of the oldest entry that is not in the ledger, or may not be."""
@@ -49,11 +51,21 @@ class Progress:
             since.append(self.round_at_ms)
         return max(0, now_ms - min(since)) / 1000
 
+    def counts(self) -> dict[str, int]:
+        """What conditions are judged by."""
+        gaps = self.gaps
+        found = {"parked": self.parked, "rebuilding": self.rebuilding, "gaps": gaps.buckets}
+        if gaps.buckets:
+            found |= {"gap_since_s": gaps.since_s, "gap_until_s": gaps.until_s}
+        return found
+
     def note(self) -> str:
         """One line for people."""
         parts = [f"{self.rows} rows, {self.shapes} shapes written"]
         if self.parked:
             parts.append(f"{self.parked} damaged entries parked")
+        if self.gaps.buckets:
+            parts.append(f"the database went back in {self.gaps.buckets} buckets")
         if self.rebuilding:
             parts.append(f"rebuilding {self.rebuilding} buckets")
         if self.trouble:
@@ -73,6 +85,7 @@ def together(parts: Sequence[Progress]) -> Progress:
         trouble="; ".join(sorted({part.trouble for part in parts if part.trouble})),
         oldest_unread_ms=min(unread, default=None),
         round_at_ms=min(rounds, default=None),
+        gaps=max((part.gaps for part in parts), key=lambda gaps: gaps.buckets),
     )
 
 
@@ -122,7 +135,7 @@ class Heartbeat:
             lag_s=progress.lag_s(now_ms),
             note=progress.note(),
             trouble=progress.trouble,
-            counts={"parked": progress.parked, "rebuilding": progress.rebuilding},
+            counts=progress.counts(),
         )
         self._store.hset(keys.PROCESSES, self._field, encode_status(status))
 

@@ -8,6 +8,8 @@ import psycopg
 
 from routing.store import keys
 from routing.store.counters import StoreLost, StoreSession, StreamEntry
+from tenants.ledger import tables
+from tenants.ledger.rules.gaps import summary
 from tenants.ledger.rules.health import BucketState, entry_order
 from tenants.ledger.writer.corrections import apply_corrections, publish_positions
 from tenants.ledger.writer.database import Database
@@ -115,6 +117,7 @@ class LedgerWriter:
             self._session = StoreSession.open(self._url)
             self._metas = [keys.bucket_meta(bucket) for bucket in self._session.buckets]
             self._next_check_s = 0.0
+            self._note_gaps()
         return self._session
 
     # -- watching and rebuilding ------------------------------------------------------------
@@ -134,7 +137,8 @@ class LedgerWriter:
 
     def _check(self, session: StoreSession) -> None:
         health = check_health(self._database, session)
-        self._states = health.rows
+        # A row that went back is not read from: moving on would hide what it lacks.
+        self._states = {b: row for b, row in health.rows.items() if b not in health.sick}
         self._next_check_s = time.monotonic() + CHECK_S
         if health.unpublished:
             publish_positions(session, health.unpublished)
@@ -150,6 +154,7 @@ class LedgerWriter:
             return
         logger.warning("rebuilding %s buckets: %s", len(sick), ", ".join(sorted({*sick.values()})))
         self._rebuild = begin_rebuild(self._database, session, sorted(sick))
+        self._note_gaps()
         self._progress.rebuilding = len(self._rebuild.epochs)
         if session.now_ms() >= self._rebuild.ready_at_ms:
             self._finish(session, self._rebuild)
@@ -201,10 +206,11 @@ class LedgerWriter:
         result = ingest(self._database, batch, self._known)
         self._progress.rows += result.rows
         self._progress.parked += result.parked
-        if result.state is not None:
-            self._states[bucket] = result.state
-            if result.outcome is Outcome.DONE:
-                done[bucket] = result.state
+        if result.outcome is Outcome.DONE and result.state is not None:
+            self._states[bucket] = done[bucket] = result.state
+        elif result.outcome is Outcome.MOVED:
+            # Another writer's rebuild, or a database gone back under us: both sides decide.
+            self._next_check_s = 0.0
         return result.has_correction
 
     def _note_backlog(self, found: dict[str, list[StreamEntry]]) -> None:
@@ -213,6 +219,10 @@ class LedgerWriter:
         self._progress.oldest_unread_ms = min(
             (entry_order(entry_id)[0] for entry_id in full), default=None
         )
+
+    def _note_gaps(self) -> None:
+        with self._database.transaction() as cursor:
+            self._progress.gaps = summary(tables.read_gaps(cursor))
 
     def _correct(self, session: StoreSession) -> None:
         self._next_correct_s = time.monotonic() + CORRECT_S

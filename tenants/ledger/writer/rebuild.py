@@ -13,6 +13,7 @@ from routing.contracts.enums import Dimension
 from routing.store import keys
 from routing.store.counters import Answer, CounterRow, Meta, StoreSession
 from tenants.ledger import tables
+from tenants.ledger.rules.gaps import Gap, gap_of
 from tenants.ledger.rules.health import (
     REBUILDING,
     REGISTER_WAIT_MS,
@@ -84,8 +85,11 @@ def begin_rebuild(database: Database, session: StoreSession, buckets: Sequence[i
     is_virgin = _is_virgin(database, session, buckets)
     metas = session.metas(buckets)
     with database.transaction() as cursor:
+        known = tables.read_buckets(cursor)
         tables.create_buckets(cursor, buckets)
         rows = tables.lock_buckets(cursor, buckets)
+        gaps = [gap_of(b, known.get(b), _state(metas[b])) for b in buckets]
+        _record([gap for gap in gaps if gap is not None], cursor)
         epochs = {b: next_epoch(rows.get(b), _state(metas[b])) for b in buckets}
         tables.start_epochs(cursor, epochs, session.run_id)
     answers = session.begin(epochs)
@@ -94,6 +98,14 @@ def begin_rebuild(database: Database, session: StoreSession, buckets: Sequence[i
     registered = session.register_holds(list(begun))
     wait_ms = 0 if is_virgin else REGISTER_WAIT_MS
     return Rebuild(session.run_id, begun, begun_at_ms + wait_ms, registered)
+
+
+def _record(gaps: Sequence[Gap], cursor: tables.Cursor) -> None:
+    """Keep what is missing with the damaged entries, for people, before the new epoch hides it."""
+    for gap in gaps:
+        stream = keys.bucket_usage(gap.bucket)
+        tables.park(cursor, stream, [(gap.until, gap.reason, b"")])
+        logger.error("bucket %s: %s up to %s", gap.bucket, gap.reason, gap.until)
 
 
 def _is_virgin(database: Database, session: StoreSession, buckets: Sequence[int]) -> bool:

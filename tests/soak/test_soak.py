@@ -1,0 +1,40 @@
+"""One scripted hour of random faults (`manage.py test --soak`); figures in docs/soak.md.
+
+HEADRACE_SOAK_S is its length, HEADRACE_SOAK_SEED draws the same faults again.
+"""
+
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.soak_run import soak
+from tests.soaking import start_quiet_demo
+
+DURATION_S = float(os.environ.get("HEADRACE_SOAK_S", "3600"))
+SEED = int(os.environ.get("HEADRACE_SOAK_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(DURATION_S + 1800)]
+
+
+@pytest.fixture
+def small_disk_stack(bare_stack: Any) -> Iterator[Any]:
+    """The stack's directory is a mount of its own where we may make one, so that it can fill."""
+    directory = bare_stack.state.parent
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1g,mode=711", "tmpfs", str(directory)]
+    is_mounted = os.geteuid() == 0 and subprocess.run(mount, check=False).returncode == 0
+    yield bare_stack
+    bare_stack.manage("down")
+    if is_mounted:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def test_an_hour_of_faults_loses_and_doubles_nothing(small_disk_stack: Any) -> None:
+    print(f"\nHEADRACE_SOAK_SEED={SEED} HEADRACE_SOAK_S={DURATION_S:.0f}", flush=True)
+    callers = start_quiet_demo(small_disk_stack, "--gateways", "2")
+    report = soak(small_disk_stack, callers, seed=SEED, duration_s=DURATION_S)
+    print(report.table(), flush=True)
+    assert {one.name for one in report.rounds}

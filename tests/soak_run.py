@@ -1,0 +1,132 @@
+"""Random faults, one after the other, over a stack with callers; the report of what came of it."""
+
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from statistics import median
+
+from tests.breaking import FAULTS
+from tests.conftest import Stack
+from tests.soaking import OK, Books, Caller, Traffic, orphans, settle_and_check
+
+PAUSE_S = (2.0, 6.0)  # of plain traffic between two faults
+SERVED_S = 60.0  # from the mend to whole answers again
+READY_S = 180.0  # and to every process ready: back-off of what died several times included
+GOOD_ANSWERS = 3
+# A refusal is out within a second of the store's silence; the machine itself may be late.
+REFUSED_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One fault. Seconds run from its mending; `refused_s` is the longest wait for a refusal."""
+
+    name: str
+    lasted_s: float
+    served_s: float
+    ready_s: float
+    refused_s: float
+    kinds: Counter[str]
+
+
+@dataclass
+class Report:
+    """All rounds, and the books at the end."""
+
+    seed: int
+    rounds: list[Round] = field(default_factory=list)
+    kinds: Counter[str] = field(default_factory=Counter)
+    books: Books | None = None
+    took_s: float = 0.0
+
+    def table(self) -> str:
+        """For people, as Markdown."""
+        lines = [
+            f"seed {self.seed}, {self.took_s:.0f} s, {len(self.rounds)} faults,"
+            f" answers {dict(sorted(self.kinds.items()))}",
+            f"{self.books}",
+            "",
+            "| fault | times | served again s (median, max) | ready again s | refusal s"
+            " | answers meanwhile |",
+            "|---|---|---|---|---|---|",
+        ]
+        for name in sorted({one.name for one in self.rounds}):
+            mine = [one for one in self.rounds if one.name == name]
+            served, ready = [m.served_s for m in mine], [m.ready_s for m in mine]
+            kinds = sum((m.kinds for m in mine), Counter())
+            told = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
+            lines.append(
+                f"| {name} | {len(mine)} | {median(served):.1f}, {max(served):.1f}"
+                f" | {median(ready):.1f}, {max(ready):.1f}"
+                f" | {max(m.refused_s for m in mine):.2f} | {told} |"
+            )
+        return "\n".join(lines)
+
+
+def soak(
+    stack: Stack,
+    callers: list[Caller],
+    *,
+    seed: int,
+    duration_s: float,
+    names: tuple[str, ...] = tuple(FAULTS),
+    is_in_order: bool = False,
+) -> Report:
+    """Break and mend until `duration_s` is over (`is_in_order`: each name once), then check.
+
+    Raises AssertionError when the stack does not recover in time or the books differ.
+    """
+    draw = random.Random(seed)
+    report = Report(seed)
+    began_s = time.monotonic()
+    with Traffic(stack.gateway_url, callers, seed) as traffic:
+        try:
+            _until_served(traffic, time.monotonic(), "before the first fault")
+            for name in names if is_in_order else _drawn(draw, names):
+                if time.monotonic() - began_s > duration_s and not is_in_order:
+                    break
+                time.sleep(draw.uniform(*PAUSE_S) / (4 if is_in_order else 1))
+                report.rounds.append(_round(stack, traffic, name, draw))
+                print(report.rounds[-1], flush=True)
+        finally:
+            traffic.stop()
+            report.kinds = traffic.kinds()
+            report.took_s = time.monotonic() - began_s
+        report.books = settle_and_check(stack, traffic)
+        assert not (left := orphans(stack)), f"orphans: {left}"
+    return report
+
+
+def _drawn(draw: random.Random, names: tuple[str, ...]):
+    weights = [FAULTS[name].weight for name in names]
+    while True:
+        yield draw.choices(names, weights)[0]
+
+
+def _round(stack: Stack, traffic: Traffic, name: str, draw: random.Random) -> Round:
+    plan = FAULTS[name]
+    began_s = time.monotonic()
+    with plan.make(stack, draw):
+        time.sleep(draw.uniform(*plan.lasts_s))
+    mended_s = time.monotonic()
+    served_s = _until_served(traffic, mended_s, name) - mended_s
+    while not (status := stack.status())["is_ready"]:
+        assert time.monotonic() - mended_s < READY_S, (
+            f"after {name}: not ready: {status}{stack.log_tails()}"
+        )
+        time.sleep(0.5)
+    ready_s = time.monotonic() - mended_s
+    refused_s = traffic.slowest_s("refused 503", began_s, mended_s)
+    return Round(
+        name, mended_s - began_s, served_s, ready_s, refused_s, traffic.kinds(began_s, mended_s)
+    )
+
+
+def _until_served(traffic: Traffic, since_s: float, what: str) -> float:
+    while traffic.count(since_s, OK) < GOOD_ANSWERS:
+        assert time.monotonic() - since_s < SERVED_S, (
+            f"after {what}: not served for {SERVED_S} s: {traffic.kinds(since_s)}"
+        )
+        time.sleep(0.1)
+    return time.monotonic()
