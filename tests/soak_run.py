@@ -1,13 +1,17 @@
 """Random faults, one after the other, over a stack with callers; the report of what came of it."""
 
+import json
 import random
+import subprocess
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
-from tests.breaking import FAULTS
-from tests.conftest import Stack
+from tests.breaking import FAULTS, wait_for
+from tests.conftest import ROOT, Stack
 from tests.soaking import OK, Books, Caller, Traffic, orphans, settle_and_check
 
 PAUSE_S = (2.0, 6.0)  # of plain traffic between two faults
@@ -62,6 +66,49 @@ class Report:
                 f" | {max(m.refused_s for m in mine):.2f} | {told} |"
             )
         return "\n".join(lines)
+
+
+def make_callers(stack: Stack) -> list[Caller]:
+    """Tenants of their own, with callers of every kind."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.soak_tenants"],
+        cwd=ROOT,
+        env={
+            **stack.environment,
+            **stack.settings,
+            "HEADRACE_STATE": str(stack.state),
+            "DJANGO_SETTINGS_MODULE": "console.project.settings",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    secrets = json.loads(done.stdout.splitlines()[-1])
+    return [
+        Caller("free", secrets["free"], "llama-8b", is_stream=True),
+        Caller("free", secrets["free"], "qwen-32b", is_stream=False),
+        Caller("free", secrets["free"], "llama-8b", is_stream=True, hangs_up=True, max_tokens=64),
+        Caller("wide", secrets["wide"], "llama-8b", is_stream=True, max_tokens=40),
+        Caller("wide", secrets["wide"], "llama-8b", is_stream=False),
+        *[Caller("tight", secrets["tight"], "llama-8b", is_stream=n % 2 == 0) for n in range(3)],
+    ]
+
+
+def start_quiet_demo(stack: Stack, *words: str) -> list[Caller]:
+    """The demo's fleet without its traffic, and callers for it. `stack.words` are for `up`."""
+    stack.up("--demo", *words)
+    callers = make_callers(stack)
+    stack.down()
+    stack.up(*words)
+    wait_for(lambda: _runs_newest(stack.status()), "published snapshot in force")
+    return callers
+
+
+def _runs_newest(status: dict[str, Any]) -> bool:
+    numbers = {row["snapshot_number"] for row in status["gateways"]}
+    return numbers == {status["snapshot_number"]}
 
 
 def soak(

@@ -9,8 +9,6 @@ and live counters are equal.
 import asyncio
 import json
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -22,7 +20,7 @@ from urllib.parse import urlsplit
 import psycopg
 import redis
 
-from tests.conftest import ROOT, Stack, processes_of
+from tests.conftest import Stack, processes_of
 
 ANSWER_S = 150.0  # the longest deadline of a request, and some
 THINK_S = 0.15
@@ -370,50 +368,3 @@ def _row(db: "psycopg.Connection[Any]", sql: str) -> tuple[Any, ...]:
     row = db.execute(sql).fetchone()  # type: ignore[call-overload]
     assert row is not None
     return tuple(row)
-
-
-# -- a stack to break ------------------------------------------------------------------------------
-
-
-def make_callers(stack: Stack) -> list[Caller]:
-    """Tenants of their own, with callers of every kind."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.soak_tenants"],
-        cwd=ROOT,
-        env={
-            **stack.environment,
-            **stack.settings,
-            "HEADRACE_STATE": str(stack.state),
-            "DJANGO_SETTINGS_MODULE": "console.project.settings",
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    secrets = json.loads(done.stdout.splitlines()[-1])
-    return [
-        Caller("free", secrets["free"], "llama-8b", is_stream=True),
-        Caller("free", secrets["free"], "qwen-32b", is_stream=False),
-        Caller("free", secrets["free"], "llama-8b", is_stream=True, hangs_up=True, max_tokens=64),
-        Caller("wide", secrets["wide"], "llama-8b", is_stream=True, max_tokens=40),
-        Caller("wide", secrets["wide"], "llama-8b", is_stream=False),
-        *[Caller("tight", secrets["tight"], "llama-8b", is_stream=n % 2 == 0) for n in range(3)],
-    ]
-
-
-def start_quiet_demo(stack: Stack, *words: str) -> list[Caller]:
-    """The demo's fleet without its traffic, and callers for it. `stack.words` are for `up`."""
-    stack.up("--demo", *words)
-    callers = make_callers(stack)
-    stack.down()
-    stack.up(*words)
-    status = stack.status
-    end_s = time.monotonic() + 30
-    while not all(
-        row["snapshot_number"] == status()["snapshot_number"] for row in status()["gateways"]
-    ):
-        assert time.monotonic() < end_s, "gateways do not run the published snapshot"
-        time.sleep(0.2)
-    return callers

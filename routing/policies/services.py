@@ -1,14 +1,16 @@
 """Publish a policy, roll it back, and bring the compiled snapshot to the gateways."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 from django.db import connection, transaction
-from django.db.models import F
+from django.db.models import F, Max
 from django.utils import timezone
+from redis.exceptions import RedisError
 
 from capacity.fleet.selectors import models_for_snapshot, pools_for_snapshot
-from console.audit.rules import Actor
+from console.audit.rules import SYSTEM, Actor
 from console.audit.services import record
 from console.errors import Conflict, InvalidInput, NotFound
 from console.jobs.services import enqueue
@@ -25,6 +27,7 @@ from routing.policies.rules.schema import Finding
 from routing.policies.rules.validate import Checked, Surroundings, check
 from routing.policies.selectors import PolicyVersionView, store, version_view
 from routing.store import keys
+from routing.store.state import read_gateway_statuses
 from tenants.directory.selectors import tenants_for_snapshot
 from tenants.keys.selectors import keys_for_snapshot
 from tenants.ledger.services import seed_windows
@@ -110,7 +113,7 @@ def push_snapshot() -> int:
     the second waits and then sees what the first stored. Returns 0 while no policy is live. Raises
     `redis.RedisError` when the store is away; the row is kept and offered by the next call.
     """
-    number = _store_if_news()
+    number = _store_if_news(_newest_seen())
     if number:
         _offer_newest()
     return number
@@ -188,8 +191,62 @@ def _model_facts() -> dict[str, ModelFacts]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What gateways were offered last: the snapshot's number and its policy's version."""
+
+    number: int = 0
+    policy: str = ""
+    version: int = 0
+
+
+def _newest_seen() -> _Seen:
+    """The offer in the store, or what a gateway runs if that is newer; nothing if it is away."""
+    try:
+        number = _number_in_store() or 0
+        raw = store().get(keys.SNAPSHOT) if number else None
+        now_ms = int(timezone.now().timestamp() * 1000)
+        run = max(
+            (one.snapshot_number for one in read_gateway_statuses(store(), now_ms)), default=0
+        )
+        policy = decode_snapshot(raw).policy if isinstance(raw, bytes) else None
+    except (RedisError, SnapshotError):
+        return _Seen()
+    number = max(number, run)
+    return _Seen(number, policy.name, policy.version) if policy else _Seen(number)
+
+
+def _catch_up(live: PolicyVersion, seen: _Seen) -> PolicyVersion:
+    """The database went back to a backup, gateways did not: numbers jump ahead of all in use.
+
+    What the database holds is the truth, but a number that usage rows or gateways know must not get
+    a second meaning. A lost policy version is replaced by the live document under a later number.
+    """
+    last = live.policy.versions.aggregate(last=Max("number"))["last"]
+    if seen.policy == live.policy.name and seen.version > last:
+        live = PolicyVersion.objects.create(
+            policy=live.policy,
+            number=seen.version + 1,
+            document=live.document,
+            digest=live.digest,
+            note=f"Version {live.number} again: the database went back to a backup, "
+            f"{last + 1} to {seen.version} are lost",
+        )
+        Policy.objects.filter(pk=live.policy_id).update(live=live)
+    record(
+        actor=SYSTEM,
+        act="policy.database_went_back",
+        object_type="policy",
+        object_id=live.policy.name,
+        reason="Gateways ran a snapshot that the database does not know.",
+        before={"snapshot": seen.number, "version": seen.version},
+        after={"snapshot": seen.number + 1, "version": live.number},
+    )
+    return live
+
+
 @transaction.atomic(durable=True)
-def _store_if_news() -> int:
+def _store_if_news(seen: _Seen) -> int:
     with connection.cursor() as cursor:
         # One reading moment for all tables. The lock comes before the first read: the moment then
         # lies after the commit of whoever held it, and a later number never has older content.
@@ -198,6 +255,10 @@ def _store_if_news() -> int:
     live = PolicyVersion.objects.filter(policy__live_id=F("pk")).select_related("policy").first()
     if live is None:
         return 0
+    newest = SnapshotRow.objects.defer("body").order_by("-number").first()
+    went_back = seen.number > (newest.number if newest else 0)
+    if went_back:
+        live = _catch_up(live, seen)
     now = timezone.now()
     snapshot = compile_snapshot(
         from_plain(live.document),
@@ -212,10 +273,16 @@ def _store_if_news() -> int:
         ),
     )
     digest = content_digest(snapshot)
-    newest = SnapshotRow.objects.defer("body").order_by("-number").first()
-    if newest is not None and newest.content_digest == digest:
+    if newest is not None and newest.content_digest == digest and not went_back:
         return newest.number
-    row = SnapshotRow.objects.create(version=live, content_digest=digest)
+    jump = {"number": seen.number + 1} if went_back else {}
+    row = SnapshotRow.objects.create(version=live, content_digest=digest, **jump)
+    if went_back:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT setval(pg_get_serial_sequence('routing_snapshotrow', 'number'), %s)",
+                [row.number],
+            )
     numbered = msgspec.structs.replace(
         snapshot, number=row.number, created_at_ms=int(now.timestamp() * 1000)
     )

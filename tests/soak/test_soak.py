@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.soak_run import soak
-from tests.soaking import start_quiet_demo
+from tests.soak_run import soak, start_quiet_demo
 
 DURATION_S = float(os.environ.get("HEADRACE_SOAK_S", "3600"))
 SEED = int(os.environ.get("HEADRACE_SOAK_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)

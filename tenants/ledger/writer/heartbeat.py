@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import msgspec
@@ -42,7 +42,7 @@ class Progress:
     trouble: str = ""
     oldest_unread_ms: int | None = None
     round_at_ms: int | None = None
-    gaps: GapSummary = GapSummary()
+    gaps: GapSummary = field(default_factory=GapSummary)
 
     def lag_s(self, now_ms: int) -> float:
         """Age of the oldest entry that is not in the ledger, or may not be."""

@@ -8,9 +8,9 @@ from django.db import DatabaseError, connection
 from redis.exceptions import RedisError
 
 from console.errors import Conflict, NotFound
-from console.models import Job
+from console.models import AuditEvent, Job
 from routing.contracts.snapshot import Snapshot, decode_snapshot
-from routing.models import PolicyVersion, SnapshotRow
+from routing.models import Policy, PolicyVersion, SnapshotRow
 from routing.policies import selectors, services
 from routing.policies.services import PolicyRefused, publish, push_snapshot, roll_back
 from routing.store import keys
@@ -261,3 +261,72 @@ def test_acknowledgements_name_who_is_behind_and_forget_the_silent(world, store)
     factories.beat(store, gateways=2, snapshot=number, age_ms=60_000)
     assert selectors.acks().gateways == ()
     assert selectors.acks().is_known
+
+
+# -- a database that went back to a backup ------------------------------------------------------
+
+
+def _go_back(number: int) -> None:
+    """As restored from a dump taken when `number` was the newest snapshot, sequence included."""
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM routing_snapshotrow WHERE number > %s", [number])
+        cursor.execute(
+            "SELECT setval(pg_get_serial_sequence('routing_snapshotrow', 'number'), %s)", [number]
+        )
+
+
+def test_numbers_jump_ahead_of_what_gateways_ran_before_the_restore(store, world):
+    first = push_snapshot()
+    for amount in (50, 60, 70):
+        set_limit(
+            tenant_id=world.tenants["acme"],
+            scope="tenant",
+            dimension="req",
+            window="m",
+            amount=amount,
+            actor=ACTOR,
+        )
+        newest = push_snapshot()
+    assert newest == first + 3
+    _go_back(first)
+    jumped = push_snapshot()
+    assert jumped == newest + 1 == in_store(store).number
+    assert push_snapshot() == jumped, "once"
+    set_limit(
+        tenant_id=world.tenants["acme"],
+        scope="tenant",
+        dimension="req",
+        window="m",
+        amount=80,
+        actor=ACTOR,
+    )
+    assert push_snapshot() == jumped + 1
+    event = AuditEvent.objects.get(act="policy.database_went_back")
+    assert event.before["snapshot"] == newest
+
+
+def test_lost_policy_version_is_never_given_out_again(store, world):
+    push_snapshot()
+    lost = publish(policy="main", document=document(weight=3), base=1, note="", actor=ACTOR)
+    newest = push_snapshot()
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE routing_policy SET live_id = NULL")
+        cursor.execute("ALTER TABLE routing_policyversion DISABLE TRIGGER USER")
+        cursor.execute("DELETE FROM routing_snapshotrow WHERE number = %s", [newest])
+        cursor.execute("DELETE FROM routing_policyversion WHERE number = %s", [lost.number])
+        cursor.execute("ALTER TABLE routing_policyversion ENABLE TRIGGER USER")
+    Policy.objects.update(live=PolicyVersion.objects.get(number=1))
+    push_snapshot()
+    assert in_store(store).policy.version == lost.number + 1
+    assert in_store(store).number > newest
+    again = PolicyVersion.objects.get(number=lost.number + 1)
+    assert again.document == PolicyVersion.objects.get(number=1).document
+    assert "went back" in again.note
+
+
+def test_gateway_that_runs_a_higher_number_counts_too(store, world):
+    """The store was emptied as well: only the gateways still know the number."""
+    number = push_snapshot()
+    store.flushall()
+    factories.beat(store, snapshot=number + 9)
+    assert push_snapshot() == number + 10 == in_store(store).number
