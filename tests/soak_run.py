@@ -98,6 +98,7 @@ def make_callers(stack: Stack) -> list[Caller]:
 
 def start_quiet_demo(stack: Stack, *words: str) -> list[Caller]:
     """The demo's fleet without its traffic, and callers for it. `stack.words` are for `up`."""
+    stack.words = words
     stack.up("--demo", *words)
     callers = make_callers(stack)
     stack.down()
