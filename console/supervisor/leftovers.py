@@ -7,9 +7,11 @@ overwrite their environment with a title).
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
+from capacity.drivers.local import REPLICA_VARIABLE, STATE_VARIABLE
 from capacity.drivers.processes import records_in
 from console.supervisor import proc
 from console.supervisor.program import SERVERS
@@ -45,7 +47,7 @@ def _found(state: State) -> tuple[list[proc.Identity], list[proc.Identity]]:
     home = Path(str(read_json(state.servers).get("home") or state.root))
     rows = read_board(state).get("processes", [])
     named = [(identity_of(row), row["stage"] == SERVERS) for row in rows]
-    marked = proc.marked({str(state.root), str(home)})
+    marked = proc.carrying(partial(_is_ours, state.root, home))
     at_home = _working_in({home / "pg", home / "pg.new", home / "valkey"})
     services = [identity for identity, is_server in named if identity and not is_server]
     services += replicas_on_record(state)
@@ -53,6 +55,12 @@ def _found(state: State) -> tuple[list[proc.Identity], list[proc.Identity]]:
     servers = [identity for identity, is_server in named if identity and is_server]
     servers += [identity for identity in (*marked, *at_home) if _is_server(identity.pid)]
     return _living(services), _living(servers)
+
+
+def _is_ours(root: Path, home: Path, told: Mapping[str, str]) -> bool:
+    """Started by a supervisor of this state, or a replica of it."""
+    is_replica = REPLICA_VARIABLE in told and told.get(STATE_VARIABLE) == str(root)
+    return is_replica or told.get(proc.MARK) in (str(root), str(home))
 
 
 def _living(identities: Iterable[proc.Identity]) -> list[proc.Identity]:

@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Container
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,6 @@ _PARENT_FIELD = 1
 # In the environment of everything that a supervisor starts, and of what those start in turn: its
 # state. So also what was started and not yet on record when the supervisor was killed is found.
 MARK = "HEADRACE_SUPERVISED"
-_MARK_START = MARK.encode() + b"="
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +90,8 @@ def children_of(parent: int) -> list[int]:
     return found
 
 
-def marked(marks: Container[str]) -> list[Identity]:
-    """Processes whose environment carries one of our marks, without their own marked children.
+def carrying(is_ours: Callable[[Mapping[str, str]], bool]) -> list[Identity]:
+    """Processes whose environment says that they are ours, without their own such children.
 
     Neither this process nor the one that started it.
     """
@@ -102,15 +101,11 @@ def marked(marks: Container[str]) -> list[Identity]:
         if not entry.name.isdigit() or int(entry.name) in spared:
             continue
         with contextlib.suppress(OSError):
-            words = (entry / "environ").read_bytes().split(b"\0")
-            if any(w.startswith(_MARK_START) and _mark_in(w) in marks for w in words):
+            words = os.fsdecode((entry / "environ").read_bytes()).split("\0")
+            if is_ours(dict(word.partition("=")[::2] for word in words)):
                 found[int(entry.name)] = identify(int(entry.name))
     roots = [identity for pid, identity in found.items() if parent_of(pid) not in found]
     return [identity for identity in roots if identity is not None]
-
-
-def _mark_in(word: bytes) -> str:
-    return os.fsdecode(word.partition(b"=")[2])
 
 
 def become_subreaper() -> None:

@@ -42,8 +42,8 @@ class Supervisor:
     """Runs programs until `stop_requested`. `changed` is called after each change of a phase.
 
     `turned` is called after each round. `mark` (the state) is found again in the environment of all
-    that it started, see `proc.marked`. `kept` names the adopted processes that may live on without
-    their parent: replicas on record. `restart_silent_after_s` 0 restarts nothing that is silent.
+    that it started, see `proc.carrying`. `kept` names the adopted processes that may outlive their
+    parent: replicas on record. `restart_silent_after_s` 0 restarts nothing that is silent.
     """
 
     logs: Path
