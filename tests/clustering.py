@@ -93,6 +93,19 @@ class Cluster:
     def master_of(self, bucket: int) -> Master:
         return next(one for one in self.masters if BUCKET_SLOTS[bucket] in one.slots)
 
+    def move(self, slot: int, source: Master, target: Master) -> None:
+        """Move one slot, all at once, and wait until the target owns it."""
+        me = target.client.execute_command("CLUSTER", "MYID")
+        source.client.execute_command(
+            "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", me
+        )
+
+        def is_there() -> bool:
+            rows = target.client.execute_command("CLUSTER", "SLOTS")
+            return any(row[0] <= slot <= row[1] and row[2][2] == me for row in rows)
+
+        wait_until(is_there, 20, f"slot {slot} moved")
+
     def flush(self) -> None:
         for master in self.masters:
             master.client.flushall()

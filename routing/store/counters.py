@@ -110,9 +110,16 @@ class StoreSession:
         self.batch(loading(COUNTERS, LEASE))
         self.run_id = _run_id(_bytes(self.call("INFO", "server")))
         if b"cluster_enabled:1" in _bytes(self.call("INFO", "cluster")):
-            me, rows = self.batch([("CLUSTER", "MYID"), ("CLUSTER", "SLOTS")])
-            self._slots = frozenset(_slots_of(_bytes(me), rows))
-            self.buckets = tuple(b for b in self.buckets if BUCKET_SLOTS[b] in self._slots)
+            self._slots = frozenset()
+            self.learn_buckets()
+
+    def learn_buckets(self) -> None:
+        """Ask a cluster's master anew which buckets are its own: slots may have moved."""
+        if self._slots is None:
+            return
+        me, rows = self.batch([("CLUSTER", "MYID"), ("CLUSTER", "SLOTS")])
+        slots = self._slots = frozenset(_slots_of(_bytes(me), rows))
+        self.buckets = tuple(b for b in range(keys.BUCKETS) if BUCKET_SLOTS[b] in slots)
 
     def owns(self, key: str) -> bool:
         """Is this the server that holds a key?"""

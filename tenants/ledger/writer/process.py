@@ -48,7 +48,6 @@ class LedgerWriter:
         self._stop = stop
         self._progress = progress
         self._session: StoreSession | None = None
-        self._metas: list[str] = []
         self._states: dict[int, BucketState] = {}
         self._known = Known()
         self._rebuild: Rebuild | None = None
@@ -115,7 +114,6 @@ class LedgerWriter:
     def _open(self) -> StoreSession:
         if self._session is None:
             self._session = StoreSession.open(self._url)
-            self._metas = [keys.bucket_meta(bucket) for bucket in self._session.buckets]
             self._next_check_s = 0.0
             self._note_gaps()
         return self._session
@@ -130,12 +128,14 @@ class LedgerWriter:
         now_s = time.monotonic()
         if now_s >= self._next_presence_s:
             self._next_presence_s = now_s + PRESENCE_S
-            if session.count_present(self._metas) < len(self._metas):
+            metas = [keys.bucket_meta(bucket) for bucket in session.buckets]
+            if metas and session.count_present(metas) < len(metas):
                 self._next_check_s = 0.0
         if now_s >= self._next_check_s:
             self._check(session)
 
     def _check(self, session: StoreSession) -> None:
+        session.learn_buckets()
         health = check_health(self._database, session)
         # A row that went back is not read from: moving on would hide what it lacks.
         self._states = {b: row for b, row in health.rows.items() if b not in health.sick}

@@ -66,10 +66,10 @@ class Health:
 
 
 def check_health(database: Database, session: StoreSession) -> Health:
-    """Compare every bucket's row with its meta."""
+    """Compare the row of every bucket that this server holds with its meta."""
     metas = session.metas(session.buckets)  # before the rows: see `needs_rebuild`
     with database.transaction() as cursor:
-        rows = tables.read_buckets(cursor)
+        rows = {b: row for b, row in tables.read_buckets(cursor).items() if b in metas}
     sick, unpublished = {}, {}
     for bucket, meta in metas.items():
         reason = needs_rebuild(rows.get(bucket), _state(meta), session.run_id)
