@@ -34,6 +34,12 @@ _tenant: list[URLPattern] = [
 _policy: list[URLPattern] = [
     path("", policies.Policy.as_view(), name="api_policy"),
     path("publish/", policies.Publish.as_view(), name="api_policy_publish"),
+    path("export/", policies.Export.as_view(), name="api_policy_export"),
+    path("plan/", policies.PlanIt.as_view(), name="api_policy_plan"),
+    path("apply/", policies.Apply.as_view(), name="api_policy_apply"),
+    path(
+        "diff/<int:before>..<int:after>/", policies.Difference.as_view(), name="api_policy_diff"
+    ),
     path("versions/", policies.Versions.as_view(), name="api_policy_versions"),
     path("versions/<int:number>/", policies.Version.as_view(), name="api_policy_version"),
     path(

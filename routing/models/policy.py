@@ -1,5 +1,7 @@
 """Policies, their immutable versions, and the snapshots compiled from them."""
 
+from uuid import uuid4
+
 from django.conf import settings
 from django.db import models
 
@@ -40,6 +42,23 @@ class PolicyVersion(models.Model):
 
     def __str__(self) -> str:
         return f"{self.policy_id}@{self.number}"
+
+
+class PolicyPlan(models.Model):
+    """A checked document waiting to be applied on its base; an hour later it is gone."""
+
+    id = models.UUIDField(primary_key=True, default=uuid4, editable=False)
+    policy = models.SlugField(max_length=63)
+    base = models.PositiveIntegerField(null=True)
+    document = models.JSONField()
+    digest = models.CharField(max_length=64)
+    author = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True, db_index=True)
+
+    def __str__(self) -> str:
+        return f"{self.policy} plan {self.id}"
 
 
 class SnapshotRow(models.Model):

@@ -7,7 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from console.accounts.selectors import Permission, actor_of, require
-from console.errors import Conflict, DomainError
+from console.errors import Conflict, DomainError, NotFound
 from console.rest.fields import (
     InstantField,
     OutSerializer,
@@ -125,6 +125,48 @@ class RollbackRequest(StrictSerializer):
     note = StrictText(max_length=400, required=False, default="", allow_blank=True)
 
 
+class SentenceSerializer(OutSerializer):
+    """One change in words, the paths it covers, and whether somebody may get less than before."""
+
+    text = serializers.CharField()
+    paths = serializers.ListField(child=serializers.CharField())
+    takes = serializers.BooleanField()
+
+
+class DiffLineSerializer(OutSerializer):
+    """A line of the text diff: `add`, `remove`, `same` or `skip` (hidden lines, counted)."""
+
+    kind = serializers.CharField()
+    text = serializers.CharField()
+
+
+class ComparisonSerializer(OutSerializer):
+    """What changed, by effect and line by line."""
+
+    words = SentenceSerializer(many=True)
+    lines = DiffLineSerializer(many=True)
+
+
+class PlanSerializer(OutSerializer):
+    """A kept plan: apply it within an hour, while `base` is live."""
+
+    plan = serializers.UUIDField(source="id")
+    policy = serializers.CharField()
+    base = serializers.IntegerField(allow_null=True)
+    digest = serializers.CharField()
+    changed = serializers.BooleanField()
+    words = SentenceSerializer(source="comparison.words", many=True)
+    lines = DiffLineSerializer(source="comparison.lines", many=True)
+    findings = FindingSerializer(many=True)
+
+
+class ApplyRequest(StrictSerializer):
+    """Which plan, and why."""
+
+    plan = serializers.UUIDField()
+    note = StrictText(max_length=400, required=False, default="", allow_blank=True)
+
+
 class Policies(Endpoint):
     """All policies."""
 
@@ -224,7 +266,75 @@ class Publish(Endpoint):
             note=asked["note"],
             actor=actor_of(self.user),
         )
-        return _published(published, base)
+        return _published(published, changed=published.number != base)
+
+
+class Export(Endpoint):
+    """The live document, to keep in a repository and to plan from."""
+
+    @endpoint(
+        operation_id="policies_export",
+        answer=PolicyVersionSerializer,
+        summary="Export the live document",
+    )
+    def get(self, request: Request, name: str) -> Response:
+        """The live version, defaults filled in; its ETag is what `If-Match` takes."""
+        require(self.user, Permission.VIEW_ALL)
+        found = selectors.live(name)
+        if found is None:
+            raise NotFound("No version of this policy is live.")
+        return _version(found)
+
+
+class Difference(Endpoint):
+    """Two versions compared."""
+
+    @endpoint(operation_id="policies_diff", answer=ComparisonSerializer, summary="Compare versions")
+    def get(self, request: Request, name: str, before: int, after: int) -> Response:
+        """From `before` to `after`."""
+        require(self.user, Permission.VIEW_ALL)
+        return shown(ComparisonSerializer, selectors.comparison(name, before, after))
+
+
+class PlanIt(Endpoint):
+    """What publishing a document would do."""
+
+    @endpoint(
+        operation_id="policies_plan",
+        request=DocumentRequest,
+        answer=PlanSerializer,
+        summary="Plan a version",
+    )
+    def post(self, request: Request, name: str) -> Response:
+        """Compare with the live version and keep the document; nothing is published."""
+        require(self.user, Permission.POLICY_PUBLISH)
+        asked = self.body(DocumentRequest)
+        made = services.plan(policy=name, document=asked["document"], actor=actor_of(self.user))
+        return shown(PlanSerializer, made)
+
+
+class Apply(Endpoint):
+    """A kept plan as the new live version."""
+
+    @endpoint(
+        operation_id="policies_apply",
+        request=ApplyRequest,
+        answer=PublishedSerializer,
+        summary="Apply a plan",
+    )
+    def post(self, request: Request, name: str) -> Response:
+        """Publish it if its base is still live; again, or to no effect, answers `changed: false`.
+
+        `If-Match` may carry the live version's digest as well: then both must hold.
+        """
+        require(self.user, Permission.POLICY_PUBLISH)
+        asked = self.body(ApplyRequest)
+        if tag := request.headers.get("If-Match", "").strip():
+            _matched(name, tag)
+        published, changed = services.apply_plan(
+            policy=name, plan_id=asked["plan"], note=asked["note"], actor=actor_of(self.user)
+        )
+        return _published(published, changed=changed)
 
 
 class Rollback(Endpoint):
@@ -248,7 +358,7 @@ class Rollback(Endpoint):
             note=asked["note"],
             actor=actor_of(self.user),
         )
-        return _published(published, base)
+        return _published(published, changed=published.number != base)
 
 
 class SnapshotAcks(Endpoint):
@@ -267,10 +377,10 @@ def _version(found: selectors.PolicyVersionView) -> Response:
     return response
 
 
-def _published(found: selectors.PolicyVersionView, base: int | None) -> Response:
-    """A version that is its own base was live before: the act made none."""
+def _published(found: selectors.PolicyVersionView, *, changed: bool) -> Response:
+    """The live version; not changed if it was its own base: the act made none."""
     data = PolicyVersionSerializer(found).data
-    response = Response({**data, "changed": found.number != base})
+    response = Response({**data, "changed": changed})
     response.headers["ETag"] = f'"{found.digest}"'
     return response
 
@@ -287,6 +397,11 @@ def _base(request: Request, name: str, asked: dict[str, Any]) -> int | None:
     if not tag:
         base: int | None = asked["base"]
         return base
+    return _matched(name, tag)
+
+
+def _matched(name: str, tag: str) -> int | None:
+    """Number of the live version if it has that digest; raises `Conflict`."""
     found = selectors.policy(name)
     if tag.strip('"') != found.live_digest:
         raise Conflict(

@@ -21,7 +21,13 @@ from routing.policies.selectors import policies as listed_policies
 from routing.policies.selectors import policy as one_policy
 from routing.policies.selectors import version as one_version
 from routing.policies.selectors import versions as listed_versions
-from routing.policies.services import PolicyRefused, check_document, publish, roll_back
+from routing.policies.services import (
+    PolicyRefused,
+    StaleBase,
+    check_document,
+    publish,
+    roll_back,
+)
 
 UNREHEARSED = "publish unrehearsed"
 FIRST_DOCUMENT: dict[str, object] = {"schema_version": 1, "name": "", "models": {}}
@@ -61,6 +67,13 @@ class DocumentForm(ServiceForm):
         help_text="This document was not rehearsed on recorded traffic.",
     )
     base = forms.IntegerField(required=False, widget=forms.HiddenInput)
+    meanwhile: StaleBase | None = None
+
+    def add_refusal(self, error: DomainError) -> None:
+        """Keep what another person published meanwhile: the page says it in words."""
+        if isinstance(error, StaleBase):
+            self.meanwhile = error
+        super().add_refusal(error)
 
     def parsed(self) -> dict[str, object] | None:
         """The document as an object; None with an error at the field if it is not one."""
@@ -121,7 +134,7 @@ def policy_version(request: HttpRequest, name: str, number: int) -> HttpResponse
         "version": found,
         "document": text.to_text(in_order(found.document)),
         "live": current,
-        "diff": _between(current, found.document),
+        "changes": _between(current, found.document),
         "may_publish": can(request.user, Permission.POLICY_PUBLISH),
     }
     return render(request, "routing/policy_version.html", "", context)
@@ -147,7 +160,8 @@ def edit_policy(request: HttpRequest, name: str) -> HttpResponseBase:
         "findings": findings,
         "is_checked": checked is not None and not form.errors,
         "refused": sum(finding.level == "refuse" for finding in findings),
-        "diff": _diff(current, checked),
+        "changes": _planned(current, checked),
+        "meanwhile": form.meanwhile,
         "changes_nothing": _changes_nothing(current, checked),
         "next_number": (current.number if current else 0) + 1,
     }
@@ -184,7 +198,7 @@ def roll_back_policy(request: HttpRequest, name: str, number: int) -> HttpRespon
         "version": target,
         "live": current,
         "form": form,
-        "diff": _between(current, target.document),
+        "changes": _between(current, target.document),
     }
     return render(
         request, "routing/roll_back.html", "", context, status=422 if form.errors else 200
@@ -196,18 +210,18 @@ def _start(name: str, current: PolicyVersionView | None) -> dict[str, object]:
     return {"document": text.to_text(document), "base": current.number if current else None}
 
 
-def _diff(current: PolicyVersionView | None, checked: Checked | None) -> list[text.DiffLine]:
+def _planned(current: PolicyVersionView | None, checked: Checked | None) -> text.Comparison | None:
     """What would change, both sides with their defaults filled in."""
-    if current is None or checked is None or checked.document is None:
-        return []
+    if checked is None or checked.document is None:
+        return None
     return _between(current, to_plain(checked.document))
 
 
-def _between(current: PolicyVersionView | None, document: dict[str, object]) -> list[text.DiffLine]:
-    """From the live version to `document`, line by line; nothing while no version is live."""
-    if current is None:
-        return []
-    return text.diff(in_order(current.document), in_order(document))
+def _between(
+    current: PolicyVersionView | None, document: dict[str, object]
+) -> text.Comparison | None:
+    """From the live version to `document`; nothing while no version is live."""
+    return text.compare(current.document, document) if current else None
 
 
 def _changes_nothing(current: PolicyVersionView | None, checked: Checked | None) -> bool:

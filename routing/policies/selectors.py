@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from console.errors import NotFound
 from routing.contracts.process import GatewayStatus, decode_gateway_status
 from routing.models import Policy, PolicyVersion, SnapshotRow
+from routing.policies.text import Comparison, compare
 from routing.store import keys
 from routing.store.pooled import sync_client
 
@@ -113,6 +114,11 @@ def version(name: str, number: int) -> PolicyVersionView:
     if row is None:
         raise NotFound("No such version.")
     return version_view(row)
+
+
+def comparison(name: str, before: int, after: int) -> Comparison:
+    """From one version to another. Raises `NotFound`."""
+    return compare(version(name, before).document, version(name, after).document)
 
 
 def live(name: str) -> PolicyVersionView | None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
 
 import msgspec
 from django.db import connection, transaction
@@ -15,7 +17,7 @@ from console.audit.services import record
 from console.errors import Conflict, InvalidInput, NotFound
 from console.jobs.services import enqueue
 from routing.contracts.snapshot import SnapshotError, decode_snapshot, encode_snapshot
-from routing.models import Policy, PolicyVersion, SnapshotRow
+from routing.models import Policy, PolicyPlan, PolicyVersion, SnapshotRow
 from routing.policies.rules.compile import (
     ModelFacts,
     Sources,
@@ -25,7 +27,9 @@ from routing.policies.rules.compile import (
 from routing.policies.rules.document import Document, digest_of, from_plain, to_plain
 from routing.policies.rules.schema import Finding
 from routing.policies.rules.validate import Checked, Surroundings, check
+from routing.policies.rules.words import Sentence
 from routing.policies.selectors import PolicyVersionView, store, version_view
+from routing.policies.text import Comparison, compare
 from routing.store import keys
 from routing.store.state import read_gateway_statuses
 from tenants.directory.selectors import tenants_for_snapshot
@@ -34,6 +38,8 @@ from tenants.ledger.services import seed_windows
 from tenants.prices.selectors import prices_for_snapshot
 
 BODIES_KEPT = 20  # enough to look back at the last hours; rows themselves stay
+PLAN_KEPT = timedelta(hours=1)
+MAX_PLANS = 200  # of the whole installation; the oldest go first
 OFFERS = 3  # rounds in which two pushers agree on the newest; one is the rule
 
 
@@ -48,6 +54,28 @@ class PolicyRefused(InvalidInput):
             f"{first.path}: {first.reason} {first.fix}", field=first.path, hint=first.fix
         )
         self.findings = tuple(findings)
+
+
+class StaleBase(Conflict):
+    """Another version became live meanwhile; `changes` says in sentences what it did.
+
+    `live` is None while none is live, or when the base that was named never was.
+    """
+
+    code = "stale_base"
+
+    def __init__(self, policy: str, base: int | None, live: PolicyVersionView | None) -> None:
+        super().__init__(
+            f"The live version is {live.number if live else 'none'}, not {base or 'none'}.",
+            field="base",
+            hint="Look at what changed, then publish on top of the live version.",
+        )
+        self.live = live
+        self.changes: tuple[Sentence, ...] = ()
+        if live is not None and base is not None:
+            stood_on = PolicyVersion.objects.filter(policy__name=policy, number=base).first()
+            if stood_on is not None:
+                self.changes = compare(stood_on.document, live.document).words
 
 
 def check_document(document: object) -> Checked:
@@ -76,14 +104,7 @@ def publish(
     content again changes nothing. Raises `PolicyRefused`, or `Conflict`: `stale_base`, or
     `one_policy` when gateways run another policy already.
     """
-    row = _locked_policy(policy)
-    if (row.live.number if row.live else None) != base:
-        raise Conflict(
-            f"The live version is {row.live.number if row.live else 'none'}, not {base}.",
-            code="stale_base",
-            field="base",
-            hint="Look at what changed, then publish on top of the live version.",
-        )
+    row = _on_base(policy, base)
     accepted = _accepted(policy, document)
     return _publish(row, accepted, note, actor, "policy.publish")
 
@@ -96,14 +117,82 @@ def roll_back(
 
     Raises `NotFound`, `PolicyRefused` (the fleet or prices it needs are gone) or `Conflict`.
     """
-    row = _locked_policy(policy)
-    if (row.live.number if row.live else None) != base:
-        raise Conflict("Another version is live.", code="stale_base", field="base")
+    row = _on_base(policy, base)
     earlier = row.versions.filter(number=number).first()
     if earlier is None:
         raise NotFound("No such version.")
     accepted = _accepted(policy, earlier.document)
     return _publish(row, accepted, note or f"Rollback to {number}", actor, "policy.rollback")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What applying would do: on which live version, to what effect. `changed` false: to none."""
+
+    id: UUID
+    policy: str
+    base: int | None
+    digest: str
+    changed: bool
+    comparison: Comparison
+    findings: tuple[Finding, ...]
+
+
+@transaction.atomic
+def plan(*, policy: str, document: dict[str, object], actor: Actor) -> Plan:
+    """Check a document against what is live now and keep it for `PLAN_KEPT`; publishes nothing.
+
+    Raises `PolicyRefused`, or `InvalidInput` when the document names another policy.
+    """
+    checked = check_document(document)
+    accepted = _accepted_of(policy, checked)
+    live = PolicyVersion.objects.filter(policy__name=policy, policy__live_id=F("pk")).first()
+    plain, digest = to_plain(accepted), digest_of(accepted)
+    PolicyPlan.objects.filter(created_at__lt=timezone.now() - PLAN_KEPT).delete()
+    newest = PolicyPlan.objects.order_by("-created_at").values_list("pk", flat=True)
+    PolicyPlan.objects.exclude(pk__in=list(newest[: MAX_PLANS - 1])).delete()
+    row = PolicyPlan.objects.create(
+        policy=policy,
+        base=live.number if live else None,
+        document=plain,
+        digest=digest,
+        author_id=actor.user_id,
+    )
+    return Plan(
+        id=row.pk,
+        policy=policy,
+        base=row.base,
+        digest=digest,
+        changed=live is None or live.digest != digest,
+        comparison=compare(live.document if live else None, plain),
+        findings=checked.findings,
+    )
+
+
+@transaction.atomic
+def apply_plan(
+    *, policy: str, plan_id: UUID, note: str, actor: Actor
+) -> tuple[PolicyVersionView, bool]:
+    """Publish a kept plan; the live version, and whether this act made it.
+
+    What it was planned on must still be live, unless its effect is live already: applying twice
+    makes one version.
+
+    Raises `NotFound` (never made, or older than an hour), `StaleBase` or `PolicyRefused`: the
+    fleet and the prices are looked at anew.
+    """
+    kept = PolicyPlan.objects.filter(
+        pk=plan_id, policy=policy, created_at__gte=timezone.now() - PLAN_KEPT
+    ).first()
+    if kept is None:
+        raise NotFound("No such plan: plans are kept for an hour.", field="plan", hint="Plan anew.")
+    row = _locked_policy(policy)
+    if row.live is not None and row.live.digest == kept.digest:
+        return version_view(row.live), False
+    return (
+        publish(policy=policy, document=kept.document, base=kept.base, note=note, actor=actor),
+        True,
+    )
 
 
 def push_snapshot() -> int:
@@ -150,6 +239,14 @@ def _publish(
     return version_view(version)
 
 
+def _on_base(policy: str, base: int | None) -> Policy:
+    """The locked policy; raises `StaleBase` unless `base` is its live version."""
+    row = _locked_policy(policy)
+    if (row.live.number if row.live else None) != base:
+        raise StaleBase(policy, base, version_view(row.live) if row.live else None)
+    return row
+
+
 def _locked_policy(name: str) -> Policy:
     with connection.cursor() as cursor:
         # Publishes run one after the other: rows alone would let two first ones pass unseen.
@@ -168,7 +265,10 @@ def _locked_policy(name: str) -> Policy:
 
 
 def _accepted(policy: str, plain: object) -> Document:
-    checked = check_document(plain)
+    return _accepted_of(policy, check_document(plain))
+
+
+def _accepted_of(policy: str, checked: Checked) -> Document:
     if checked.document is None or checked.is_refused:
         raise PolicyRefused([f for f in checked.findings if f.level == "refuse"])
     if checked.document.name != policy:

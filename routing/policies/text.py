@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from console.errors import InvalidInput
+from routing.policies.rules.document import from_plain, in_order
+from routing.policies.rules.words import Sentence, words
 
 MAX_CHARS = 256 * 1024
 MAX_DIFF_LINES = 2000  # more is not read by a person; the rest is counted
@@ -18,6 +20,20 @@ class DiffLine:
 
     kind: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What changed: in sentences of effect, and line by line, notes included."""
+
+    words: tuple[Sentence, ...]
+    lines: list[DiffLine]
+
+
+def compare(before: dict[str, object] | None, after: dict[str, object]) -> Comparison:
+    """From one complete document to another; without the first, no lines are shown."""
+    sentences = words(from_plain(before) if before else None, from_plain(after))
+    return Comparison(sentences, diff(in_order(before), in_order(after)) if before else [])
 
 
 def to_text(document: object) -> str:

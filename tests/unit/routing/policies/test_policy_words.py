@@ -1,0 +1,203 @@
+"""A policy's changes in sentences: each changed path in exactly one, and each known by name."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.policies.rules.document import Document, digest_of, from_plain
+from routing.policies.rules.schema import SCHEMA, Choice, Flag, Group, Number, Reader
+from routing.policies.rules.words import flat, words
+
+BASE: dict[str, Any] = {
+    "name": "main",
+    "models": {
+        "llama-70b": {
+            "aliases": ["chat"],
+            "targets": [{"pool": "eu-a"}, {"pool": "eu-b", "order": 2}],
+        },
+        "llama": {"targets": [{"pool": "eu-c"}]},
+    },
+}
+
+
+def document(**changes: Any) -> Document:
+    """The base with values replaced by dotted path; None removes."""
+    plain = _copy(BASE)
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        place = plain
+        for key in parents:
+            place = place.setdefault(key, {})
+        if value is None:
+            place.pop(last)
+        else:
+            place[last] = value
+    reader = Reader()
+    found = reader.read(SCHEMA, plain, "")
+    assert reader.findings == []
+    return from_plain(found)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
+
+
+def said(before: Document | None, after: Document) -> list[str]:
+    return [sentence.text for sentence in words(before, after)]
+
+
+TARGETS = "models__llama-70b__targets"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "takes"),
+    [
+        ({TARGETS: [{"pool": "eu-a"}]}, "llama-70b is no longer served by eu-b.", True),
+        (
+            {TARGETS: [*BASE["models"]["llama-70b"]["targets"], {"pool": "us", "weight": 2}]},
+            "llama-70b may also be served by us, with weight 2.",
+            False,
+        ),
+        (
+            {TARGETS: [{"pool": "eu-a", "weight": 0}, {"pool": "eu-b", "order": 2}]},
+            "eu-a takes no new work for llama-70b (was weight 1).",
+            True,
+        ),
+        (
+            {TARGETS: [{"pool": "eu-a"}, {"pool": "eu-b"}]},
+            "llama-70b tries eu-b in order 1 (was 2).",
+            False,
+        ),
+        (
+            {"models__llama-70b__aliases": ["gpt-4o"]},
+            "llama-70b also answers to gpt-4o and no longer answers to chat.",
+            True,
+        ),
+        (
+            {"models__llama__context_tokens": 8192},
+            "llama takes 8,192 tokens of context (was all that it can).",
+            True,
+        ),
+        ({"models__llama": None}, "llama is no longer served: its callers get 404.", True),
+        (
+            {"models__qwen": {"targets": [{"pool": "us"}]}},
+            "qwen is served from now on, by us.",
+            False,
+        ),
+        (
+            {"classes__batch__deadlines__first_token_s": 120},
+            "batch waits for its first token at most 120 s (was 600).",
+            True,
+        ),
+        (
+            {"classes__standard__caps__output_tokens": 2048},
+            "standard ends at 2,048 tokens of output (was the cap of all).",
+            True,
+        ),
+        (
+            {"admission__caps__output_tokens": 8192},
+            "A request ends at 8,192 output tokens (was 4,096).",
+            False,
+        ),
+        (
+            {"failures__resend_before_output": True},
+            "A request lost before its first token is sent again (was: its caller gets an error).",
+            False,
+        ),
+        (
+            {"outage__store_away": "closed"},
+            "Store away: everything is refused (was: 0.8 of each limit for 300 s).",
+            True,
+        ),
+    ],
+)
+def test_each_change_is_one_sentence(changes: dict[str, Any], text: str, takes: bool) -> None:
+    (sentence,) = words(document(), document(**changes))
+    assert (sentence.text, sentence.takes) == (text, takes)
+
+
+def test_first_version_and_no_change() -> None:
+    assert said(None, document()) == ["First version: serves llama, llama-70b."]
+    assert said(document(), document()) == []
+    assert said(document(), document(note="only a note")) == []
+
+
+def test_a_model_whose_name_begins_like_another_is_told_apart() -> None:
+    before = document(**{"models__llama.70b": {"targets": [{"pool": "us"}]}})
+    assert said(before, document(models__llama__context_tokens=1)) == [
+        "llama takes 1 tokens of context (was all that it can).",
+        "llama.70b is no longer served: its callers get 404.",
+    ]
+
+
+def leaves(node: Any, path: str = "") -> list[tuple[str, Any]]:
+    """Every field outside of models, with its node."""
+    if isinstance(node, Group):
+        return [
+            leaf
+            for key, (item, _) in node.fields.items()
+            if key not in ("models", "name", "schema_version")
+            for leaf in leaves(item, f"{path}__{key}" if path else key)
+        ]
+    return [(path, node)]
+
+
+@pytest.mark.parametrize(("path", "node"), leaves(SCHEMA))
+def test_every_field_of_the_schema_has_words_of_its_own(path: str, node: Any) -> None:
+    for value in _values(node):
+        after = document(**{path: value})
+        if digest_of(after) != digest_of(document()):
+            (sentence,) = words(document(), after)
+            assert path.replace("__", ".") not in sentence.text, "only its path is said"
+            return
+    pytest.fail("no value differs from the default")
+
+
+def _values(node: Any) -> list[Any]:
+    if isinstance(node, Number):
+        return [int(node.most) if node.is_integer else node.most, node.least]
+    if isinstance(node, Flag):
+        return [True, False]
+    assert isinstance(node, Choice)
+    return list(node.words)
+
+
+POOLS = st.lists(
+    st.fixed_dictionaries(
+        {"pool": st.sampled_from("abc")},
+        optional={"order": st.integers(1, 3), "weight": st.sampled_from([0, 1, 2.5])},
+    ),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda target: target["pool"],
+)
+MODELS = st.dictionaries(
+    st.sampled_from(["m", "m.n", "m.n.aliases"]),
+    st.fixed_dictionaries(
+        {"targets": POOLS},
+        optional={
+            "aliases": st.lists(st.sampled_from(["x", "y"]), unique=True),
+            "context_tokens": st.sampled_from([100, 200]),
+        },
+    ),
+    min_size=1,
+)
+
+
+@given(MODELS, MODELS, st.sampled_from([5, 9.5]), st.sampled_from([1, 3]))
+def test_each_changed_path_is_said_exactly_once(
+    old: dict[str, Any], new: dict[str, Any], stale_s: float, attempts: int
+) -> None:
+    before = document(models=old)
+    after = document(models=new, routing__stale_after_s=stale_s, failures__attempts=attempts)
+    covered = [path for sentence in words(before, after) for path in sentence.paths]
+    one, other = flat(before), flat(after)
+    changed = {
+        path for path in {*one, *other}
+        if (path in one, one.get(path)) != (path in other, other.get(path))
+    }  # fmt: skip
+    assert sorted(covered) == sorted(changed)
