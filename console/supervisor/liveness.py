@@ -21,6 +21,8 @@ from console.supervisor.probes import (
 from routing.store import keys
 
 _SSL_REQUEST = struct.pack("!ii", 8, 80877103)  # answered by `S` or `N` before any login
+_WRITE_PROBE = f"{keys.PROCESSES}:probe"
+_WRITE_PROBE_MS = 10_000
 _READ_AGAIN_AFTER_S = 2.0  # one look at the store serves all who ask in the same round
 
 
@@ -85,6 +87,8 @@ class ValkeyAnswers:
 class Beats:
     """When each process's heartbeat in the store was last seen to change.
 
+    A store that takes no writes tells nothing about anybody.
+
     Changes are timed by our own monotonic clock: no wall clock, theirs or the store's, can make a
     living process look silent.
     """
@@ -108,6 +112,7 @@ class Beats:
     def _read(self, now_s: float) -> None:
         try:
             with store_client(self.url) as client:
+                client.set(_WRITE_PROBE, 1, px=_WRITE_PROBE_MS)  # full or read-only: it is away
                 raw = client.hgetall(keys.PROCESSES)
         except redis.RedisError:
             self._is_away = True
