@@ -28,7 +28,7 @@ PACKAGES = ("console", "tenants", "routing", "capacity", "telemetry")
 HELP_WORDS = frozenset({"help", "--help", "-h"})  # alone, as is no word at all, they list commands
 # Commands that need no state to begin with: they make it, or say themselves that there is none.
 STATELESS = frozenset(
-    {"up", "down", "status", "credentials", "test", "bench", "version", *HELP_WORDS}
+    {"up", "down", "status", "credentials", "engine", "test", "bench", "version", *HELP_WORDS}
 )
 REQUIRED = ("DATABASE_URL", "REDIS_URL", "HEADRACE_SECRET_KEY", "HEADRACE_KEY_PEPPER")
 

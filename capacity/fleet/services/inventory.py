@@ -10,6 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from capacity.drivers.base import DriverError, PoolDriver, PoolSpec
+from capacity.drivers.process import ProcessDriver
 from capacity.drivers.simulated import SimulatedDriver
 from capacity.drivers.static import StaticDriver
 from capacity.fleet.rules import MAX_REPLICAS
@@ -32,6 +33,7 @@ def drivers() -> Mapping[str, PoolDriver]:
     """Drivers of this installation by name; a pool of any other kind is refused."""
     return {
         Driver.SIMULATED.value: SimulatedDriver(settings.STATE_DIR, settings.BASE_DIR),
+        Driver.PROCESS.value: ProcessDriver(settings.STATE_DIR, settings.BASE_DIR),
         Driver.STATIC.value: StaticDriver(),
     }
 
@@ -104,8 +106,8 @@ def create_pool(  # noqa: PLR0913 - the columns of a pool, all by name
 ) -> int:
     """Add a pool; its replicas start with the next reconciling. Returns its id.
 
-    A simulated pool's KV capacity follows from its profile unless given. Raises `NotFound` for an
-    unknown model or domain, `InvalidInput` for settings that the driver refuses, `Conflict`.
+    The KV capacity follows from the settings, where they fix it, unless given. Raises `NotFound`
+    for an unknown model or domain, `InvalidInput` for settings that the driver refuses, `Conflict`.
     """
     row = Pool(
         name=name,
@@ -118,7 +120,7 @@ def create_pool(  # noqa: PLR0913 - the columns of a pool, all by name
         spec=dict(spec or {}),
     )
     _check_spec(row)
-    row.kv_capacity_tokens = kv_capacity_tokens or _simulated_kv_tokens(row)
+    row.kv_capacity_tokens = kv_capacity_tokens or _kv_tokens(row)
     save_valid(row, taken="A pool of this name exists.", field="name")
     after = {"name": name, "model": model, "driver": driver, "desired_replicas": desired_replicas}
     _audit(actor, "pool.create", "pool", row.pk, after)
@@ -254,11 +256,14 @@ def _check_spec(pool: Pool) -> None:
         raise InvalidInput(str(error), field="spec") from error
 
 
-def _simulated_kv_tokens(pool: Pool) -> int:
-    if pool.driver != Driver.SIMULATED:
-        return 0
-    profile = named(pool.spec.get("profile", DEFAULT_PROFILE))
-    return int(pool.spec.get("kv_blocks", profile.kv_blocks)) * pool.block_size_tokens
+def _kv_tokens(pool: Pool) -> int:
+    """KV capacity of a replica as the settings fix it, else 0: not known before one runs."""
+    if pool.driver == Driver.SIMULATED:
+        profile = named(pool.spec.get("profile", DEFAULT_PROFILE))
+        blocks = pool.spec.get("kv_blocks", profile.kv_blocks)
+    else:
+        blocks = pool.spec.get("num_gpu_blocks_override", 0)
+    return int(blocks) * pool.block_size_tokens
 
 
 def _region(slug: str) -> Region:
