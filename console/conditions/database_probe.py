@@ -21,6 +21,7 @@ SELECT current_setting('server_version'),
        pg_is_in_recovery(),
        to_regclass('django_migrations') IS NOT NULL
 """
+_DIFFERENCES = "SELECT count FROM tenants_reconciliation ORDER BY id DESC LIMIT 1"
 _APPLIED = "SELECT app || '.' || name FROM django_migrations WHERE app = ANY(%s)"
 
 
@@ -43,6 +44,10 @@ def ask_database(url: str) -> DatabaseFacts:
             if has_schema:
                 found = connection.execute(_APPLIED, [list(APPS)]).fetchall()
                 applied = {name for (name,) in found}
+            differences = None
+            if "tenants.0004_reconciliation" in applied:
+                last = connection.execute(_DIFFERENCES).fetchone()
+                differences = last[0] if last else None
     except psycopg.Error as error:
         return DatabaseFacts(answer=answer_of(error), error=words_of(error))
     return DatabaseFacts(
@@ -51,6 +56,7 @@ def ask_database(url: str) -> DatabaseFacts:
         version=version,
         connections=used,
         max_connections=most,
+        differences=differences,
         missing_migrations=tuple(sorted(on_disk() - applied)),
         unknown_migrations=tuple(sorted(applied - on_disk())),
         is_schema_damaged=has_gap(applied, on_disk()),

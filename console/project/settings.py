@@ -48,6 +48,12 @@ SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
 
+USAGE_DAYS_KEPT = int(os.environ.get("HEADRACE_USAGE_DAYS_KEPT", "400"))
+if not 36 <= USAGE_DAYS_KEPT <= 3660:
+    raise ImproperlyConfigured(
+        "HEADRACE_USAGE_DAYS_KEPT lies between 36 (longer than any budget window) and 3660 days"
+    )
+
 GATEWAY_URL = os.environ.get("HEADRACE_GATEWAY_URL", "http://127.0.0.1:8100")
 
 INSTALLED_APPS = [

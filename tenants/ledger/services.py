@@ -1,13 +1,11 @@
-"""Corrections by people, sums for new limits, and the end of what is kept."""
+"""Corrections by people, and sums for new limits."""
 
 from collections.abc import Iterable, Mapping
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any, cast
 
 from django.db import IntegrityError, connection, transaction
 from django.db.models import Sum
-from django.utils import timezone
-from psycopg import sql
 
 from console.audit.rules import Actor
 from console.audit.services import record
@@ -20,16 +18,8 @@ from tenants.ledger import tables
 from tenants.ledger.rules.adjustments import check_adjustment
 from tenants.ledger.rules.booking import Adjustment, Booking
 from tenants.ledger.rules.lines import Booked, Sums, clean, instant
-from tenants.ledger.rules.shapes import DAYS_KEPT
 from tenants.ledger.selectors import periods_filter
-from tenants.models import DamagedEntry, UsageAdjustment, UsageRollup, WindowUsage
-
-WINDOWS_KEPT = timedelta(days=3)  # counters end 26 h after their window; a day and more to spare
-MINUTES_KEPT = timedelta(days=35)  # the longest window, a month, may start at any minute (UTC)
-DAMAGE_KEPT = timedelta(days=90)
-MAX_DROPPED = 32  # partitions in one run: each takes the table's lock for a moment
-DELETE_ROWS = 5_000  # in one statement, so that no lock is held for long
-MAX_DELETES = 200  # statements in one run; the next run goes on
+from tenants.models import UsageAdjustment, UsageRollup, WindowUsage
 
 
 @transaction.atomic(durable=True)
@@ -159,55 +149,3 @@ def _counted(bucket: int, suffix: str) -> Sums:
 
 def _sums(row: Mapping[str, Any] | None) -> Sums:
     return Sums(**{name: int(amount or 0) for name, amount in (row or {}).items()})
-
-
-def drop_old() -> dict[str, int]:
-    """Drop what is kept no longer; returns how much of each kind went. Safe to repeat.
-
-    Whole partitions of shapes; rows of ended windows, of minute rollups and of damaged entries.
-    """
-    now = timezone.now()
-    return {
-        "shape_partitions": _drop_partitions((now - timedelta(days=DAYS_KEPT)).date()),
-        "windows": _delete_windows(now - WINDOWS_KEPT),
-        "minutes": _delete_minutes(now - MINUTES_KEPT),
-        "damaged": DamagedEntry.objects.filter(created_at__lt=now - DAMAGE_KEPT).delete()[0],
-    }
-
-
-def _drop_partitions(before: date) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
-            " WHERE i.inhparent = 'tenants_shape'::regclass"
-            " AND c.relname < 'tenants_shape_' || to_char(%s::date, 'YYYYMMDD')"
-            " ORDER BY c.relname LIMIT %s",
-            [before, MAX_DROPPED],
-        )
-        names = [row[0] for row in cursor.fetchall()]
-        for name in names:
-            statement = sql.SQL("DROP TABLE {}").format(sql.Identifier(name))
-            cursor.execute(statement.as_string(None))
-    return len(names)
-
-
-def _delete_windows(before: datetime) -> int:
-    deleted = 0
-    for _ in range(MAX_DELETES):
-        ids = WindowUsage.objects.filter(window_end_at__lt=before).values("pk")[:DELETE_ROWS]
-        gone = WindowUsage.objects.filter(pk__in=ids).delete()[0]
-        deleted += gone
-        if gone < DELETE_ROWS:
-            break
-    return deleted
-
-
-def _delete_minutes(before: datetime) -> int:
-    deleted = 0
-    for _ in range(MAX_DELETES):
-        old = UsageRollup.objects.filter(grain="m", start_at__lt=before)
-        gone = UsageRollup.objects.filter(pk__in=old.values("pk")[:DELETE_ROWS]).delete()[0]
-        deleted += gone
-        if gone < DELETE_ROWS:
-            break
-    return deleted

@@ -6,6 +6,7 @@ from functools import partial
 from typing import cast
 
 import msgspec
+from django.conf import settings
 from django.db import DataError, IntegrityError, connection, transaction
 from django.utils import timezone
 
@@ -14,6 +15,7 @@ from console.audit.services import record
 from routing.contracts.snapshot import bucket_of
 from routing.contracts.usage import decode_shapes
 from tenants.ledger import tables
+from tenants.ledger.rules import lines
 from tenants.ledger.rules.booking import book
 from tenants.ledger.rules.health import entry_order
 from tenants.ledger.rules.lines import Damage, Line, line_of
@@ -75,6 +77,8 @@ def _line(row: DamagedEntry) -> Line:
 
 def _usage_of(row: DamagedEntry) -> Callable[[tables.Cursor], None]:
     line = _line(row)
+    if line.booked.day < lines.first_day_kept(_now_ms(), settings.USAGE_DAYS_KEPT):
+        raise Damage(f"its day {line.booked.day} is past the retention")
     _ensure_days("tenants_usage", {line.booked.day})
     return partial(_book_usage, line)
 
@@ -85,10 +89,14 @@ def _shapes_of(row: DamagedEntry) -> Callable[[tables.Cursor], None]:
         found = [shape_columns(shape, now_ms) for shape in decode_shapes(bytes(row.raw))]
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Damage(f"not readable: {error}") from error
-    oldest = first_day_kept(int(timezone.now().timestamp() * 1000))
+    oldest = first_day_kept(_now_ms())
     kept = [(day, columns) for day, columns in found if day >= oldest]
     _ensure_days("tenants_shape", {day for day, _ in kept})
     return partial(_book_shapes, [columns for _, columns in kept])
+
+
+def _now_ms() -> int:
+    return int(timezone.now().timestamp() * 1000)
 
 
 @transaction.atomic

@@ -35,6 +35,7 @@ class Check(StrEnum):
     OUTPUT = "counters minus ledger: output tokens"
     SPEND = "counters minus ledger: nano-dollars"
     PARKED = "parked damaged entries"
+    KEPT = "days past their time"
     UNCHECKED = "buckets not compared"
 
 
@@ -48,6 +49,7 @@ BOUNDS = {
     Check.OUTPUT: "at every instant, entries on their way included",
     Check.SPEND: "at every instant, entries on their way included",
     Check.PARKED: "every entry of the stream is booked",
+    Check.KEPT: "a day of usage is dropped within a day of its retention's end",
     Check.UNCHECKED: "open, in one epoch, with few entries on their way",
 }
 _OF_DIMENSION = {

@@ -16,11 +16,12 @@ from console.errors import InvalidInput
 from console.jobs.services import enqueue
 from routing.store.counters import StoreLost, StoreSession, masters
 from routing.store.inspect import BucketKeys, bucket_keys
+from tenants.ledger.retention import overdue_days
 from tenants.models import Reconciliation
 from tenants.reconcile.counters import Act, booked_buckets, check_bucket, repair_holds
 from tenants.reconcile.parked import check_parked
 from tenants.reconcile.rows import check_rows
-from tenants.reconcile.rules import Report
+from tenants.reconcile.rules import Check, Report
 from tenants.reconcile.selectors import RunView, run_of
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,8 @@ def _check(sessions: Sequence[StoreSession], hours: int, report: Report) -> None
         check_bucket(session, bucket, names, report, None)
     check_rows(hours, report, None)
     check_parked(report, None)
+    for day in overdue_days():
+        report.lines[Check.KEPT].add(f"{day}: the worker's log says why")
 
 
 def _repair(sessions: Sequence[StoreSession], hours: int, actor: Actor) -> list[Act]:

@@ -89,7 +89,7 @@ def test_late_row_lands_in_the_rollups_of_its_start(store: redis.Redis) -> None:
 
 
 def test_lifetime_total_survives_the_reset_and_the_retention_job(store: redis.Redis) -> None:
-    from tenants.ledger.services import drop_old
+    from tenants.ledger.retention import drop_old
 
     cycle()
     gateway, party = ScriptedGateway(store), make_party()

@@ -126,6 +126,7 @@ class DatabaseFacts:
     version: str = ""
     connections: int | None = None
     max_connections: int | None = None
+    differences: int | None = None  # what the last reconciliation left wrong
     missing_migrations: tuple[str, ...] = ()
     unknown_migrations: tuple[str, ...] = ()
     is_schema_damaged: bool = False

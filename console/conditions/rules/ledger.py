@@ -91,4 +91,19 @@ def _minute(at_s: int) -> str:
     return f"{datetime.fromtimestamp(at_s, UTC):%d %b %H:%M} UTC"
 
 
-RULES: tuple[Rule, ...] = (backlog, parked, rebuilding, went_back)
+def differing(facts: Facts) -> Iterator[Condition]:
+    """Holds, live counters and ledger say different things."""
+    count = facts.database.differences if facts.database else None
+    if count:
+        yield Condition(
+            PART,
+            "differing",
+            WARN,
+            f"The last reconciliation left {count} {'thing' if count == 1 else 'things'} that "
+            "holds, live counters and ledger do not agree on.",
+            "",
+            "See /reconciliation/ for which; `manage.py reconcile --repair` corrects them.",
+        )
+
+
+RULES: tuple[Rule, ...] = (backlog, parked, rebuilding, went_back, differing)

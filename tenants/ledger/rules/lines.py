@@ -21,7 +21,7 @@ MAX_AMOUNT = 2**53  # the store's counters are exact below it; nothing real come
 MAX_INT32 = 2**31 - 1
 MAX_LEGS = 64  # key, tenant, model and class scopes x 4 windows x 2: far above any reservation
 MAX_SUFFIX_CHARS = 400
-MAX_AGE = timedelta(days=400)  # an older id is no delayed line but a damaged one
+MAX_AGE = timedelta(days=3_660)  # the longest retention: an older id is a damaged one
 MAX_AHEAD = timedelta(days=2)  # clocks of gateways are not trusted, nor are they off by days
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WINDOW_LEG = 1
@@ -152,6 +152,11 @@ def line_of(entry_id: str, fields: Mapping[bytes, bytes]) -> Line:
         started_at_ms=event.started_at_ms,
     )
     return Line(entry_id, booked, epoch, event.status, _columns(booked, event))
+
+
+def first_day_kept(now_ms: int, days_kept: int) -> date:
+    """The oldest day whose rows are still kept: an older day has no partition, and gets none."""
+    return instant(now_ms).date() - timedelta(days=days_kept)
 
 
 def counters_of(legs: object) -> tuple[CounterKey, ...]:

@@ -1,6 +1,7 @@
 """One batch of one bucket's stream into the ledger: one transaction, position included."""
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -8,13 +9,14 @@ from enum import StrEnum
 
 import msgspec
 import psycopg
+from django.conf import settings
 
 from routing.store import keys
 from routing.store.counters import StreamEntry
 from tenants.ledger import tables
 from tenants.ledger.rules.booking import book
 from tenants.ledger.rules.health import BucketState, entry_order
-from tenants.ledger.rules.lines import Damage, Line, Slice, line_of
+from tenants.ledger.rules.lines import Damage, Line, Slice, first_day_kept, line_of
 from tenants.ledger.writer.database import Database
 
 logger = logging.getLogger(__name__)
@@ -153,15 +155,24 @@ def _is_elsewhere(state: BucketState, batch: Batch) -> bool:
 
 def _sort(entries: Sequence[StreamEntry], refused: str) -> _Sorted:
     found = _Sorted()
+    oldest = first_day_kept(time.time_ns() // 1_000_000, settings.USAGE_DAYS_KEPT)
     for entry in entries:
         if refused:
             found.park(entry, refused)
             continue
         try:
-            found.lines.append(line_of(entry.id, entry.fields))
+            found.lines.append(_line_since(oldest, entry))
         except Damage as damage:
             found.park(entry, str(damage))
     return found
+
+
+def _line_since(oldest: date, entry: StreamEntry) -> Line:
+    """A dropped day's partition never comes back for a late row. Raises `Damage`."""
+    line = line_of(entry.id, entry.fields)
+    if line.booked.day < oldest:
+        raise Damage(f"its day {line.booked.day} is past the retention")
+    return line
 
 
 def _drop_done(found: _Sorted, pos: str) -> None:

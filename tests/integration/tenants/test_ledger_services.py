@@ -27,7 +27,8 @@ from routing.policies.services import push_snapshot
 from routing.store import keys
 from tenants.ledger import selectors
 from tenants.ledger.reconcile import reconcile
-from tenants.ledger.services import adjust, drop_old, seed_windows
+from tenants.ledger.retention import drop_old
+from tenants.ledger.services import adjust, seed_windows
 from tenants.models import DamagedEntry, UsageAdjustment, UsageRollup, WindowUsage
 from tenants.quotas.selectors import positions
 from tenants.quotas.services import set_limit

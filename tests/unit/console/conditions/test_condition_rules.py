@@ -102,6 +102,7 @@ def test_nothing_is_said_when_all_is_well() -> None:
         (with_process("ledger", lag_s=11.0), ("ledger", "behind", WARN)),
         (with_process("ledger", lag_s=301.0), ("ledger", "behind", BAD)),
         (with_process("ledger", counts={"parked": 2}), ("ledger", "parked", WARN)),
+        (with_database(differences=3), ("ledger", "differing", WARN)),
         (with_process("ledger", counts={"rebuilding": 90}), ("ledger", "rebuilding", WARN)),
         (with_gateway(age_s=10.5), ("gateway g0", "gone", BAD)),
         (with_gateway(store_mode="degraded"), ("gateway g0", "degraded", WARN)),
