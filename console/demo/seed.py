@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from capacity.fleet.services import create_domain, create_model, create_pool, create_region
 from console.audit.rules import Actor
+from console.demo.pools import POOLS
 from console.errors import DomainError, NotFound
 from routing.contracts.enums import Dimension, LimitScope, WindowKind
 from routing.policies.selectors import live
@@ -29,11 +30,6 @@ CONTEXT_TOKENS = 16_384
 # Small on purpose: with 24,576 KV tokens a replica, one tenant's 12k prompts are seen to fill it.
 ENGINE = {"profile": "demo", "kv_blocks": 1536, "max_model_len": CONTEXT_TOKENS}
 MODELS = ("llama-8b", "qwen-32b")
-POOLS = (
-    ("eu-a-8b", "llama-8b", "eu", "eu-a", 2),
-    ("us-b-8b", "llama-8b", "us", "us-b", 1),
-    ("eu-a-32b", "qwen-32b", "eu", "eu-a", 1),
-)
 USD = 10**9
 PRICES_NANOUSD = {
     "llama-8b": (USD, USD // 10, 2 * USD),
@@ -75,11 +71,11 @@ def seed_demo(credentials: dict[str, Any]) -> dict[str, Any]:
 
 def _fleet() -> None:
     for region, name in (("eu", "Europe"), ("us", "United States")):
-        _once(partial(create_region, slug=region, name=name, actor=ACTOR))
+        once(partial(create_region, slug=region, name=name, actor=ACTOR))
     for region, domain in (("eu", "eu-a"), ("us", "us-b")):
-        _once(partial(create_domain, region=region, slug=domain, actor=ACTOR))
+        once(partial(create_domain, region=region, slug=domain, actor=ACTOR))
     for model in MODELS:
-        _once(
+        once(
             partial(
                 create_model,
                 name=model,
@@ -89,7 +85,7 @@ def _fleet() -> None:
             )
         )
     for pool, model, region, domain, replicas in POOLS:
-        _once(
+        once(
             partial(
                 create_pool,
                 name=pool,
@@ -105,7 +101,7 @@ def _fleet() -> None:
         )
 
 
-def _once(make: Callable[[], int]) -> None:
+def once(make: Callable[[], int]) -> None:
     """Run a creation; what exists from an interrupted earlier seed is kept."""
     with contextlib.suppress(DomainError):
         make()

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from console.demo.pools import POOLS, REAL_POOL
 from console.supervisor import ports
 from console.supervisor.bootstrap import LOCK, PACKAGES, ROOT
 from console.supervisor.liveness import Beats, HeartbeatAnswers, HttpAnswers
@@ -32,6 +33,7 @@ class Options:
     gateway_port: int
     gateways: int
     is_demo: bool
+    is_real_engine: bool = False
     is_servers_only: bool = False
 
 
@@ -147,11 +149,23 @@ def gateway_environment(gateway_id: str, port: int, admin_port: int) -> dict[str
     }
 
 
-def prepare_program(environment: Mapping[str, str], *, is_demo: bool) -> Program:
+def demo_pools(options: Options) -> frozenset[str]:
+    """Pools that must answer before a demo is ready."""
+    simulated = frozenset(name for name, *_rest in POOLS)
+    return simulated | {REAL_POOL} if options.is_real_engine else simulated
+
+
+def prepare_program(
+    environment: Mapping[str, str], *, is_demo: bool, is_real_engine: bool = False
+) -> Program:
     """Schema, first operator and demo rows, in one process that ends."""
+    flags = {"--demo": is_demo, "--real-engine": is_real_engine}
     return Program(
         name="prepare",
-        argv=(sys.executable, "-m", "console.supervisor.prepare", *(["--demo"] if is_demo else [])),
+        argv=(
+            *(sys.executable, "-m", "console.supervisor.prepare"),
+            *(flag for flag, is_set in flags.items() if is_set),
+        ),
         environment={
             **environment,
             "HEADRACE_DB_POOL_MAX": "2",
@@ -163,12 +177,12 @@ def prepare_program(environment: Mapping[str, str], *, is_demo: bool) -> Program
     )
 
 
-def prepared_key(database: str, *, is_demo: bool) -> str:
+def prepared_key(database: str, *, is_demo: bool, is_real_engine: bool = False) -> str:
     """Digest of what `prepare` depends on; unchanged means nothing to do.
 
     Schema, schedule, catalogue and demo are all code: any changed file counts.
     """
-    digest = hashlib.sha256(f"{database}\0{is_demo}".encode())
+    digest = hashlib.sha256(f"{database}\0{is_demo}\0{is_real_engine}".encode())
     files = [ROOT / LOCK]
     for package in PACKAGES:
         files += sorted((ROOT / package).rglob("*.py"))

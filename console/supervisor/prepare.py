@@ -19,12 +19,13 @@ _LOCK = 0x4852_5250  # "HRRP": one preparation at a time, from whatever machine
 ALONE_WAIT_S = 120.0  # a migration of a large table
 
 
-def prepare(*, is_demo: bool) -> None:
+def prepare(*, is_demo: bool, is_real_engine: bool = False) -> None:
     """Do every step. The operator's password stands in the credentials file before the row does."""
     django.setup()
     # Imported here: models exist only after the setup above.
     from console.accounts.services import create_user  # noqa: PLC0415
     from console.audit.rules import Actor  # noqa: PLC0415
+    from console.demo.real_engine import rest_real_engine, seed_real_engine  # noqa: PLC0415
     from console.jobs.services import ensure_schedule  # noqa: PLC0415
     from console.models import Role, User  # noqa: PLC0415
     from console.supervisor.state import State, read_json, write_json  # noqa: PLC0415
@@ -47,6 +48,10 @@ def prepare(*, is_demo: bool) -> None:
         from console.demo.seed import seed_demo  # noqa: PLC0415
 
         write_json(state.credentials, {**credentials, **seed_demo(credentials)})
+    if is_real_engine:
+        seed_real_engine()
+    else:
+        rest_real_engine()
     push_snapshot()
 
 
@@ -97,4 +102,7 @@ def _next_migration() -> str:
 if __name__ == "__main__":
     die_with_parent()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.project.settings")
-    prepare(is_demo="--demo" in sys.argv[1:])
+    prepare(
+        is_demo="--demo" in sys.argv[1:],
+        is_real_engine="--real-engine" in sys.argv[1:],
+    )

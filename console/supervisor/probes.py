@@ -129,9 +129,10 @@ class ValkeyProbe:
 
 @dataclass(frozen=True, slots=True)
 class PoolsProbe:
-    """Ready when each pool of the published snapshot has a replica that answers."""
+    """Ready when each of these pools is in the published snapshot with a replica that answers."""
 
     redis_url: str
+    pools: frozenset[str]
 
     def __call__(self, pid: int) -> str:
         """Reason, or empty."""
@@ -143,10 +144,12 @@ class PoolsProbe:
             return str(error)
         if snapshot is None:
             return "no snapshot is published yet"
-        for pool in snapshot.pools.values():
-            probes = [HttpProbe(at.host, at.port, "/health") for at in pool.endpoints]
+        for name in sorted(self.pools):
+            pool = snapshot.pools.get(name)
+            found = pool.endpoints if pool else ()
+            probes = [HttpProbe(at.host, at.port, "/health") for at in found]
             if not any(probe(pid) == "" for probe in probes):
-                return f"pool {pool.id} has no replica that answers"
+                return f"pool {name} has no replica that answers"
         return ""
 
 

@@ -22,6 +22,7 @@ from console.supervisor.status import Board
 from console.supervisor.watch import RESTART_SILENT_AFTER_S
 
 READY_WAIT_S = 90.0  # every process together, on a busy machine
+REAL_ENGINE_WAIT_S = 600.0  # two start at once: 70 s on two quiet cores, far more on busy ones
 PREPARE_WAIT_S = 600.0
 DOWN_WAIT_S = 120.0  # gateways drain, then the database writes its checkpoint
 OPERATOR = {"username": "admin", "email": "admin@localhost"}
@@ -120,7 +121,12 @@ class Up:
         services = [program for program in programs if program.stage == plan.SERVICES]
         supervisor.start(services, READY_WAIT_S)
         if self.options.is_demo:  # traffic into pools without replicas would only be refused
-            supervisor.wait_until(PoolsProbe(servers.redis_url), READY_WAIT_S, "demo pools")
+            probe = PoolsProbe(servers.redis_url, plan.demo_pools(self.options))
+            is_real = self.options.is_real_engine
+            if is_real:
+                self.say("starting a real vLLM: this takes a minute or two on two cores ...")
+            limit_s = REAL_ENGINE_WAIT_S if is_real else READY_WAIT_S
+            supervisor.wait_until(probe, limit_s, "demo pools")
         supervisor.start([item for item in programs if item not in services], READY_WAIT_S)
 
     def _settings(self, servers: Servers) -> dict[str, str]:
@@ -141,7 +147,11 @@ class Up:
         self, supervisor: Supervisor, servers: Servers, environment: dict[str, str]
     ) -> None:
         database = EMBEDDED if servers.embedded_database else servers.database_url
-        key = plan.prepared_key(database, is_demo=self.options.is_demo)
+        asked = {
+            "is_demo": self.options.is_demo,
+            "is_real_engine": self.options.is_real_engine,
+        }
+        key = plan.prepared_key(database, **asked)
         credentials = read_json(self.state.credentials)
         prepared = read_json(self.state.prepared)
         credentials.setdefault("operator", {**OPERATOR, "password": secrets.token_urlsafe(15)})
@@ -153,7 +163,7 @@ class Up:
         if prepared.get("key") == key and not facts.missing_migrations:
             return
         self.say("preparing the database ...")
-        program = plan.prepare_program(environment, is_demo=self.options.is_demo)
+        program = plan.prepare_program(environment, **asked)
         supervisor.run_once(program, PREPARE_WAIT_S)
         write_json(self.state.prepared, {"key": key})
         if not prepared:  # the password is shown once, after the row exists

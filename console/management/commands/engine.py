@@ -19,6 +19,7 @@ from console.supervisor import ports
 from console.supervisor.bootstrap import INTERRUPTED, ROOT
 from console.supervisor.state import State
 
+STOP_S = 5  # calls in flight get this long when a person stops it
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -76,6 +77,7 @@ class Command(BaseCommand):
             port=options["port"] or ports.choose(),
             name=f"{name}-{os.getpid()}",
             state_dir=state.root,
+            shutdown_timeout_s=STOP_S,
             extra_args=options["flags"],
         )
         self._say(f"vLLM serves {name!r} on http://{ports.LOOPBACK}:{serve.port}/v1 when loaded")

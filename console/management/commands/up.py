@@ -10,6 +10,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from capacity.drivers.base import DriverError
+from capacity.drivers.vllm_install import install
 from console.errors import DomainError
 from console.supervisor.bootstrap import INTERRUPTED, ROOT
 from console.supervisor.logs import open_log
@@ -37,6 +39,11 @@ class Command(BaseCommand):
         parser.add_argument("--state", help="state directory (default: .headrace)")
         parser.add_argument("--demo", action="store_true", help="demo tenants, pools and traffic")
         parser.add_argument(
+            "--real-engine",
+            action="store_true",
+            help="with --demo: also a pool of a real vLLM on CPU, installed if need be",
+        )
+        parser.add_argument(
             "--servers", action="store_true", help="only the database and the store, for repairs"
         )
         parser.add_argument("--console-port", type=int, default=CONSOLE_PORT)
@@ -49,6 +56,8 @@ class Command(BaseCommand):
         """Run, or start the same command in the background and wait until it is ready."""
         if options["gateways"] < 1:
             raise CommandError("--gateways must be at least 1")
+        if options["real_engine"] and not options["demo"]:
+            raise CommandError("--real-engine adds to a demo: give --demo too")
         if options["detach"]:
             self._detach()
             return
@@ -59,15 +68,20 @@ class Command(BaseCommand):
                 gateway_port=options["gateway_port"],
                 gateways=options["gateways"],
                 is_demo=options["demo"],
+                is_real_engine=options["real_engine"],
                 is_servers_only=options["servers"],
             ),
             say=self._say,
             on_ready=lambda: self._on_ready(options["ready_handle"]),
         )
         try:
+            if options["real_engine"]:
+                install(ROOT, self._say)
             run.run()
         except DomainError as error:
             raise CommandError(error.message) from error
+        except DriverError as error:
+            raise CommandError(str(error)) from error
         except KeyboardInterrupt:
             self._say("stopped before it was ready")
             sys.exit(INTERRUPTED)

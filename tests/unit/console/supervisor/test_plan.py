@@ -47,3 +47,14 @@ def test_preparation_is_due_again_when_database_or_demo_changes() -> None:
     }
     assert len(keys) == 4
     assert plan.prepared_key("embedded", is_demo=True) in keys
+
+
+def test_a_real_engine_is_waited_for_and_prepared_only_when_asked_for() -> None:
+    options = {"console_port": 1, "gateway_port": 2, "gateways": 1, "is_demo": True}
+    plain = plan.Options(**options)
+    real = plan.Options(**options, is_real_engine=True)
+    assert plan.demo_pools(real) - plan.demo_pools(plain) == {"vllm-cpu"}
+    asked = {"is_demo": True, "is_real_engine": True}
+    assert plan.prepare_program({}, **asked).argv[-2:] == ("--demo", "--real-engine")
+    assert "--real-engine" not in plan.prepare_program({}, is_demo=True).argv
+    assert plan.prepared_key("d", **asked) != plan.prepared_key("d", is_demo=True)
