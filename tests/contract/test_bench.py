@@ -1,4 +1,4 @@
-"""`manage.py bench gateway --quick` measures against nginx in one call; no speed is asserted."""
+"""`manage.py bench NAME --quick` measures against a baseline in one call; no speed is asserted."""
 
 import json
 import os
@@ -28,3 +28,35 @@ def test_the_gateway_benchmark_prints_ratios_against_nginx_of_the_same_run() -> 
         assert figure["baseline"] > 0
         assert figure["ratio_min"] <= figure["ratio"] <= figure["ratio_max"]
         print(f"{figure['name']}: {figure['ratio']:.2f}x of nginx")
+
+
+ADMISSION_FIGURES = {
+    "admission_store_cpu_per_request",
+    "admission_store_cpu_per_reserve",
+    "admission_store_cpu_per_settle",
+    "admission_requests_per_store_core",
+    "admission_gateway_cpu_per_request",
+    "admission_requests_per_gateway_core",
+    "admission_cost_at_10000_tenants",
+}
+
+
+def test_the_admission_benchmark_prints_ratios_against_plain_counting_of_the_same_run() -> None:
+    done = subprocess.run(
+        [sys.executable, "manage.py", "bench", "admission", "--quick", "--json"],
+        cwd=ROOT,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout.strip().splitlines()[-1])
+    assert set(figures) == ADMISSION_FIGURES
+    for figure in figures.values():
+        assert figure["rounds"] == 3
+        assert figure["baseline"] > 0
+        assert figure["ratio_min"] <= figure["ratio"] <= figure["ratio_max"]
+    # The one bound that no machine excuses: what admission does must not grow with the tenants.
+    assert figures["admission_cost_at_10000_tenants"]["ratio"] < 2

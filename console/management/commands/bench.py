@@ -6,9 +6,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from console.benchmarks import gateway
+from console.benchmarks import admission, gateway
 
-BENCHMARKS = {"gateway": gateway.run}
+BENCHMARKS = {"admission": admission.run, "gateway": gateway.run}
 
 
 class Command(BaseCommand):
