@@ -4,6 +4,7 @@
 equal. `refusal` turns a denial into words.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -73,12 +74,12 @@ def admit(
 
 
 def refusal(
-    group: Group, denial: Denial, amounts: Amounts, *, concurrency_wait_s: float | None = None
+    group: Group, denial: Denial, amounts: Amounts, *, told_s: float | None = None
 ) -> Refusal:
     """A denial as the caller reads it.
 
-    `concurrency_wait_s` is the expected time until a running request ends. A request that is larger
-    than the whole limit gets no `retry_after_s`: waiting cannot help.
+    `told_s` is when this caller is to come back, if it was promised a turn (`decision.returns`). A
+    request that is larger than the whole limit gets no `retry_after_s`: waiting cannot help.
     """
     dimension = denial.dimension
     limit = dict(group.dims)[dimension]
@@ -97,11 +98,17 @@ def refusal(
             advice += ", or make it smaller (prompt or max_tokens)"
         return Refusal(reason, f"{state} {advice}.", None, group.scope, name)
     if group.window is WindowKind.NOW:
-        wait_s = CONCURRENCY_WAIT_S if concurrency_wait_s is None else concurrency_wait_s
-        advice = "Retry when one of the running requests has ended."
+        wait_s = CONCURRENCY_WAIT_S if told_s is None else told_s
+        advice = f"Retry in {math.ceil(wait_s)} s, when running requests have ended."
     else:
-        wait_s = denial.wait_ms / 1000
-        advice = f"The window ends in {-(-denial.wait_ms // 1000)} s: retry then, or ask for more."
+        end_s = denial.wait_ms / 1000
+        wait_s = end_s if told_s is None else told_s
+        advice = f"The window ends in {math.ceil(end_s)} s: retry then, or ask for more."
+        if wait_s > end_s:
+            advice = (
+                f"The next window, in {math.ceil(end_s)} s, is taken by callers who wait already: "
+                f"retry in {math.ceil(wait_s)} s, or ask for more."
+            )
     retry_after_s = max(wait_s, SHORTEST_WAIT_S)
     return Refusal(reason, f"{state} {advice}", retry_after_s, group.scope, name)
 

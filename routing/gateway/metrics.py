@@ -33,10 +33,19 @@ Labels = tuple[tuple[str, str], ...]
 Sample = tuple[Labels, float]
 
 
-def exposition(stats: Stats, gauges: Gauges, endpoints: Mapping[str, Endpoint]) -> bytes:
-    """The whole page."""
+def exposition(
+    stats: Stats,
+    gauges: Gauges,
+    endpoints: Mapping[str, Endpoint],
+    returns: Mapping[tuple[str, str], int],
+) -> bytes:
+    """The whole page; `returns` counts by limit and outcome."""
     lines: list[str] = []
     _counters(lines, stats)
+    _family(
+        lines, "returns_total", "counter", "Callers back at the time they were told, by limit.",
+        (((("limit", limit), ("outcome", o)), n) for (limit, o), n in returns.items()),
+    )  # fmt: skip
     _gauges(lines, gauges)
     _replicas(lines, endpoints)
     _histograms(lines, "time_to_first_token_seconds", "From accept to first token.", stats.ttft)

@@ -132,7 +132,8 @@ class Gateway:
             is_ready=not self.why_not_ready,
             buffered_bytes=listener.buffered_bytes if listener else 0,
         )
-        return exposition(self.stats, gauges, self.fleet.endpoints)
+        returns = self.reserver.returns.totals
+        return exposition(self.stats, gauges, self.fleet.endpoints, returns)
 
     def drain(self) -> None:
         """Begin to shut down: not ready at once, what is running may finish."""
@@ -215,6 +216,7 @@ class Gateway:
             self.prober.turn(now_s)
             self._send_status()
             self._send_frame()
+            self._send_returns()
             await self._read_states()
             await self._count_gateways()
             await asyncio.sleep(STATUS_EVERY_S)
@@ -269,6 +271,10 @@ class Gateway:
         raw = encode_frame(frame)
         self.store.command("XADD", keys.SLICE_FRAMES, "MAXLEN", "~", FRAMES_KEPT, "*", "f", raw)
 
+    def _send_returns(self) -> None:
+        if self.store.is_ready:
+            self.reserver.returns.flush(self.store.command, self.clock.now_ms())
+
     async def _read_states(self) -> None:
         for pool in self.fleet.pools:
             try:
@@ -297,7 +303,7 @@ class Gateway:
             if age_ms > STATUS_KEPT_MS:
                 self.store.command("HDEL", keys.GATEWAYS, field)
             alive += age_ms < ALIVE_MS
-        self.reserver.gateways = max(1, alive)
+        self.reserver.gateways = self.reserver.returns.promises.gateways = max(1, alive)
 
 
 async def run(config: GatewayConfig) -> int:

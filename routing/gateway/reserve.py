@@ -24,6 +24,7 @@ from routing.decision.types import NO_RATES, Amounts, Hold, Reason, Refusal
 from routing.gateway.account import Accountant
 from routing.gateway.buckets import UNKNOWN_EPOCH, Bucket
 from routing.gateway.once import PARAM, Kept, refusal_of
+from routing.gateway.returns import Caller, Returns
 from routing.store.client import NOT_SENT, Buckets
 from routing.store.clock import StoreClock
 from routing.store.once import KEPT, KEPT_ANSWER, KEPT_ID, VERDICTS
@@ -64,8 +65,7 @@ Done = Callable[[Hold | Kept | Refusal], None]
 class Ask:
     """What a request asks to hold.
 
-    `info` is its encoded `HoldInfo` (`routing.contracts.usage`). `concurrency_wait_s`: expected
-    time until a running request of its tenant ends, for an honest Retry-After; None when unknown.
+    `info` is its encoded `HoldInfo` (`routing.contracts.usage`), `body` tells it from other calls.
     `once` names its idempotency key: then it is answered by the store or not at all, since a local
     share cannot know whether it was charged before.
     """
@@ -79,8 +79,13 @@ class Ask:
     price: Price
     outage: OutagePolicy
     info: bytes
-    concurrency_wait_s: float | None = None
     once: str = ""
+    body: bytes = b""
+
+    @property
+    def caller(self) -> Caller:
+        """Who asks, for the times that callers are told."""
+        return Caller(self.tenant.id, self.tenant.timezone, self.key.id, self.body)
 
 
 class _Template:
@@ -155,6 +160,7 @@ class Reserver:
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.gateways = 1
+        self.returns = Returns()
         self._templates: dict[tuple[str, str, str, str], _Template] = {}
         self._away_since_s: dict[int, float] = {}  # buckets whose server is not connected
         reservations.store.on_lost.append(self._lost)
@@ -336,6 +342,9 @@ class _Attempt:
         template, bucket, book = self.template, self.bucket, self.reserver.accountant.book
         book.observe(bucket, reply[EPOCH], reply[RESERVE_POS])
         book.served(bucket)
+        returns = self.reserver.returns
+        if not returns.is_idle:
+            returns.admitted(self.ask.caller, reply[NOW_MS])
         left: list[int] = reply[LEFT]
         template.left, template.left_edges = left, template.edges
         self._open(reply[LEGS], reply[EPOCH], StoreMode.SHARED, reply[NOW_MS], left)
@@ -452,9 +461,10 @@ class _Attempt:
         group: Group = self.template.groups[index]
         dimension = Dimension(reply[NO_DIMENSION].decode())
         denial = Denial(index, dimension, reply[NO_USED], reply[NO_HELD], reply[NO_WAIT_MS])
-        return refusal(
-            group, denial, self.ask.amounts, concurrency_wait_s=self.ask.concurrency_wait_s
+        told_s = self.reserver.returns.refused(
+            self.ask.caller, group, denial, self.ask.amounts, reply[NOW_MS]
         )
+        return refusal(group, denial, self.ask.amounts, told_s=told_s)
 
 
 def _no_capacity(message: str, param: str = "") -> Refusal:

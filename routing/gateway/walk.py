@@ -171,6 +171,7 @@ class Walk:
             exchange.snapshot.policy.outage,
             hold_info(exchange),
             once=exchange.once,
+            body=exchange.call.body,
         )
         self.reserver.reserve(ask, partial(self._reserved, exchange))
         return exchange if exchange.step is not Step.ENDED else None
@@ -345,6 +346,9 @@ class Walk:
 
     def _succeeded(self, exchange: Exchange, relay: Relay) -> None:
         self.budgets.succeeded(relay.endpoint.pool.id, exchange.tenant.id)
+        if exchange.hold is not None and exchange.hold.has_gauge_limit:
+            seconds = time.monotonic() - exchange.arrived_s
+            self.reserver.returns.promises.ended(exchange.tenant.id, seconds)
 
     def _account_cancelled(self, exchange: Exchange) -> None:
         relay = exchange.attempt

@@ -15,6 +15,7 @@ PROCESSES = "hr:processes"  # hash: "<name>:<pid>" -> ProcessStatus
 WRITE_PROBE = "hr:write-probe"  # written by who asks whether the store takes writes
 SLICE_FRAMES = "hr:frames"  # stream of SliceFrame, field "f"
 SHAPES = "hr:shapes"  # stream of lists of ShapeRow, field "s"
+ESTIMATES = "hr:estimates"  # hash: gateway id -> GatewayEstimates
 SWEEP_LEASE = "hr:{sweep}:lease"
 POOLS_WITH_STATE = "hr:pools"  # set of pool ids that have a state key
 LIVE = "hr:live"  # hash: channel -> latest live view state (see telemetry.live.rules)
@@ -72,3 +73,8 @@ def slice_minute(minute: int) -> str:
 def sign_in_failures(subject_digest: str) -> str:
     """Counter of failed sign-ins of one name from one address; expires by itself."""
     return f"hr:signin:{subject_digest}"
+
+
+def returns_day(tenant_id: str, day: int) -> str:
+    """Hash of a UTC day: `<limit>|admitted` and `|refused` counts of callers back when told."""
+    return f"hr:{{returns:{tenant_id}}}:{day}"

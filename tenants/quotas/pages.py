@@ -17,7 +17,7 @@ from console.web.views import page
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 from tenants.directory.access import open_tenant
 from tenants.directory.selectors import TenantView
-from tenants.quotas.selectors import keys_to_limit, limits
+from tenants.quotas.selectors import keys_to_limit, limits, returns_in_all, returns_today
 from tenants.quotas.services import set_limit
 from tenants.quotas.words import NAMES, amount_of, subject_of, title_of
 
@@ -102,10 +102,13 @@ def edit_limits(request: HttpRequest, slug: str) -> HttpResponseBase:
         else:
             messages.success(request, _done(form, tenant), "ok")
             return redirect("edit_limits", slug=slug)
+    returns = returns_today(tenant.id)
     context = {
         "tenant": tenant,
         "area": "",
         "form": form,
+        "returns": returns,
+        "returns_in_all": returns_in_all(returns or []),
         "limits": [
             {
                 "title": title_of(limit),

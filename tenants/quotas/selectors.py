@@ -164,3 +164,52 @@ def _position(
         window_start=start,
         window_end=end,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnsView:
+    """Callers that were refused by a limit and came back when they were told, today (UTC)."""
+
+    limit: str
+    admitted: int
+    refused: int
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return self.admitted + self.refused
+
+    @property
+    def refused_ratio(self) -> float:
+        """Share that came in vain."""
+        return self.refused / self.count
+
+    @property
+    def admitted_ratio(self) -> float:
+        """Share that was told the truth."""
+        return self.admitted / self.count
+
+
+def returns_today(tenant_id: int) -> list[ReturnsView] | None:
+    """A tenant's returns of today by limit, the most first; None while the store is away."""
+    day = int(timezone.now().timestamp()) // 86_400
+    try:
+        found = cast("dict[bytes, bytes]", _store().hgetall(keys.returns_day(str(tenant_id), day)))
+    except RedisError:
+        return None
+    counts: dict[str, dict[str, int]] = {}
+    for name, value in found.items():
+        limit, _, outcome = name.decode().partition("|")
+        counts.setdefault(limit, {})[outcome] = int(value)
+    views = [
+        ReturnsView(limit, by.get("admitted", 0), by.get("refused", 0))
+        for limit, by in counts.items()
+    ]
+    return sorted(views, key=lambda view: (-view.count, view.limit))
+
+
+def returns_in_all(views: Sequence[ReturnsView]) -> ReturnsView | None:
+    """All limits together; None when nobody came back."""
+    if not views:
+        return None
+    return ReturnsView("", sum(v.admitted for v in views), sum(v.refused for v in views))

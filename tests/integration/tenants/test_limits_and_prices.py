@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 from django.db import DatabaseError
+from django.test import Client
 from django.utils import timezone
 
 from console.errors import Conflict, InvalidInput, NotFound
@@ -245,3 +246,44 @@ def test_snapshots_hold_the_price_in_force_and_those_to_come(world):
     assert [row.version for row in in_between] == [1, 2]
     after = prices_for_snapshot(later + timedelta(days=2))["llama-8b"]
     assert [row.version for row in after] == [2]
+
+
+def test_the_limits_page_says_how_true_retry_times_were_today(world, store):
+    tenant_id = world.tenants["acme"]
+    day = int(timezone.now().timestamp()) // 86_400
+    factories.make_people(world)
+    client = Client()
+    client.force_login(world.people["ana"])
+    selectors._store.cache_clear()
+
+    def page() -> str:
+        return client.get("/tenants/acme/limits/").content.decode()
+
+    assert "Nobody came back" in page()
+    name = store_keys.returns_day(str(tenant_id), day)
+    counts = {
+        "requests_per_minute|admitted": 45,
+        "requests_per_minute|refused": 1,
+        "concurrency|admitted": 3,
+        "concurrency|refused": 1,
+    }
+    store.hset(name, mapping=counts)
+    store.hset(store_keys.returns_day(str(tenant_id), day - 1), "concurrency|refused", 99)
+    found = selectors.returns_today(tenant_id)
+    assert [(v.limit, v.admitted, v.refused) for v in found] == [
+        ("requests_per_minute", 45, 1),
+        ("concurrency", 3, 1),
+    ]
+    html = page()
+    assert "96 %" in html
+    assert "25 %" in html
+    assert "concurrency" in html
+
+
+def test_returns_are_not_known_while_the_store_is_away(world, settings):
+    selectors._store.cache_clear()
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    try:
+        assert selectors.returns_today(world.tenants["acme"]) is None
+    finally:
+        selectors._store.cache_clear()

@@ -60,7 +60,7 @@ def test_each_limit_has_its_code_and_name(dimension, window, reason, name):
 
 def test_concurrency_waits_as_long_as_the_caller_expects():
     one = group(WindowKind.NOW, (D.CONCURRENCY, 2))
-    found = refusal(one, Denial(0, D.CONCURRENCY, 0, 2, 0), ASK, concurrency_wait_s=3.5)
+    found = refusal(one, Denial(0, D.CONCURRENCY, 0, 2, 0), ASK, told_s=3.5)
     assert found.retry_after_s == 3.5
 
 
