@@ -30,9 +30,12 @@ from capacity.drivers.vllm_serve import (
     private_socket_directory,
     remove_sockets,
 )
+from console.management.commands.test import NO_VLLM
 from tests.conftest import ROOT, free_ports
 from tests.engines import wait_for
 
+HERE = Path(__file__).resolve().parent
+TEST_LIMIT_S = 600
 START_LIMIT_S = 240.0
 STOP_LIMIT_S = 40.0
 
@@ -61,9 +64,18 @@ class RunningVllm:
 StartVllm = Callable[..., AbstractContextManager[RunningVllm]]
 
 
-@pytest.fixture(scope="session")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test's time includes the engines that it is the first to need."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.timeout(TEST_LIMIT_S))
+
+
+@pytest.fixture(scope="session", autouse=True)
 def vllm_environment() -> VllmEnvironment:
-    """The product's vLLM. Missing is an error, never a skip."""
+    """The product's vLLM. Missing is an error, unless the command found that none can be had."""
+    if why := os.environ.get(NO_VLLM):
+        pytest.skip(f"no real vLLM: {why}")
     try:
         return require_environment(ROOT)
     except DriverError as error:
@@ -84,13 +96,22 @@ def start_vllm(vllm_environment: VllmEnvironment, vllm_state: Path) -> StartVllm
 
     @contextlib.contextmanager
     def start(
-        name: str, *, model: str = "tiny", served: str = "", wait: bool = True, **settings: Any
+        name: str,
+        *,
+        model: str = "tiny",
+        served: str = "",
+        port: int = 0,
+        wait: bool = True,
+        **settings: Any,
     ) -> Iterator[RunningVllm]:
+        settings.setdefault(
+            "shutdown_timeout_s", 2
+        )  # used up, idle or not
         serve = Serve(
             executable=vllm_environment.executable,
             model=str(local_model(model, vllm_state)),
             served_name=served or model,
-            port=free_ports(1)[0],
+            port=port or free_ports(1)[0],
             name=name,
             state_dir=vllm_state,
             **settings,
@@ -141,6 +162,21 @@ def wait_ready(running: RunningVllm) -> None:
 def tiny_vllm(start_vllm: StartVllm) -> Iterator[RunningVllm]:
     """One engine of the tiny model for the whole session."""
     with start_vllm("tiny-0") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def tight_vllm(start_vllm: StartVllm) -> Iterator[RunningVllm]:
+    """One request runs, three may wait; the fifth is refused."""
+    with start_vllm("tight-0", max_num_seqs=1, max_num_queued_reqs=4) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def small_kv_vllm(start_vllm: StartVllm) -> Iterator[RunningVllm]:
+    """A KV cache of 4,064 tokens: a dozen long answers do not fit at once."""
+    sizes = {"num_gpu_blocks_override": 128, "max_model_len": 2048}
+    with start_vllm("small-kv-0", **sizes) as running:
         yield running
 
 
