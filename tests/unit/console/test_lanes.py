@@ -1,0 +1,65 @@
+"""The third lane of `manage.py test`: what happens when vLLM cannot be installed."""
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from capacity.drivers.vllm_install import InstallError, WheelMissingError, require_platform
+from console.errors import DomainError
+from console.management.commands import test as command
+from console.management.commands.test import NO_VLLM, Command, first_lane, not_run
+
+WHY = "no wheel of torch was found: give a folder that holds it"
+
+
+def command_with(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> Command:
+    def install(*_: object) -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(command, "install", install)
+    return Command(stdout=StringIO())
+
+
+def said(made: Command) -> str:
+    return made.stdout._out.getvalue()
+
+
+def test_without_a_wheel_the_lane_is_not_run_and_says_so_above_the_closing_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = command_with(monkeypatch, WheelMissingError(WHY))
+    assert made._engine() == {NO_VLLM: WHY}
+    made._close("one\ntwo\n=== 3 passed in 1 s ===\n", WHY)
+    lines = said(made).splitlines()
+    assert lines == [not_run(WHY), "one", "two", not_run(WHY), "=== 3 passed in 1 s ==="]
+    assert WHY in lines[0]
+    assert "NOT RUN" in lines[0]
+
+
+def test_any_other_fault_of_the_install_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = command_with(monkeypatch, InstallError("the disk is full"))
+    with pytest.raises(DomainError, match="engine install: the disk is full"):
+        made._engine()
+
+
+def test_with_vllm_nothing_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = command_with(monkeypatch, None)
+    assert made._engine() == {}
+    made._close("one\n=== 3 passed ===", "")
+    assert said(made) == "one\n=== 3 passed ===\n"
+
+
+def test_a_machine_without_wheels_is_not_a_fault_of_the_install() -> None:
+    with pytest.raises(WheelMissingError):
+        require_platform((3, 11), "Linux", "riscv64")
+    with pytest.raises(WheelMissingError):
+        require_platform((3, 10), "Linux", "x86_64")
+
+
+def test_each_directory_of_tests_is_in_one_lane() -> None:
+    names = {path.parts[-2] for path in Path(command.TESTS).glob("*/test_*.py")}
+    assert "vllm" in names
+    assert "vllm" not in first_lane()
+    assert set(first_lane()).isdisjoint(command.SECOND_LANE)
