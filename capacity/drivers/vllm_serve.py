@@ -20,6 +20,7 @@ DEFAULT_MODEL = "tiny"
 # Live calls get this long after SIGTERM, which vLLM would else cut off at once.
 DEFAULT_SHUTDOWN_S = 20
 MAX_SOCKET_PATH_BYTES = 100  # Linux allows 107, ZeroMQ's own prefix is not counted
+_DIGEST_NAME_BYTES = 20  # of a name too long to stand in the path as it is
 
 # Flags that a person may add: sizes and kernels of the engine. None opens a file or an address,
 # loads code, or changes what a replica is called.
@@ -197,6 +198,8 @@ def kv_addresses(state_dir: Path, name: str) -> dict[str, str]:
 def private_socket_directory(state_dir: Path) -> Path:
     """The directory of one state's sockets, made if need be. Raises `DriverError`."""
     path = _socket_path(state_dir, "").parent
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES - _DIGEST_NAME_BYTES:
+        raise DriverError(f"{path.parent} is too long for sockets: set TMPDIR to a shorter one")
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
