@@ -1,6 +1,6 @@
-"""REST: the audit trail and background jobs.
+"""REST: the state of the installation, the audit trail and background jobs.
 
-They stand here, above roles, because both slices lie below them.
+They stand here, above roles, because their slices lie below them or know no roles.
 """
 
 from rest_framework import serializers
@@ -9,8 +9,10 @@ from rest_framework.response import Response
 
 from console.accounts.selectors import Permission, actor_of, require
 from console.audit.selectors import AuditFilter, trail, verify_chain
+from console.conditions.report import as_values
 from console.jobs.selectors import job, jobs
 from console.jobs.services import cancel
+from console.pages.conditions import report
 from console.rest.fields import InstantField, OutSerializer, PageQuery, StrictSerializer, StrictText
 from console.rest.schema import endpoint, page_of
 from console.rest.views import Endpoint, key_before, shown, shown_page
@@ -162,3 +164,65 @@ class JobCancel(Endpoint):
         reason = self.body(CancelRequest)["reason"]
         cancel(job_id=job_id, actor=actor_of(self.user), reason=reason)
         return shown(JobSerializer, job(job_id))
+
+
+class ConditionSerializer(OutSerializer):
+    """A part that is not as it should be; `bound` is the limit that holds meanwhile."""
+
+    part = serializers.CharField()
+    word = serializers.CharField()
+    tone = serializers.ChoiceField(choices=("bad", "warn", "stale"))
+    text = serializers.CharField()
+    bound = serializers.CharField()
+    next_step = serializers.CharField()
+
+
+class ProcessSerializer(OutSerializer):
+    """A process; seconds since its start, since its last word, behind its input, to its start."""
+
+    name = serializers.CharField()
+    pid = serializers.IntegerField(allow_null=True)
+    port = serializers.IntegerField(allow_null=True)
+    readiness = serializers.CharField()
+    age_s = serializers.FloatField(allow_null=True)
+    heartbeat_age_s = serializers.FloatField(allow_null=True)
+    lag_s = serializers.FloatField(allow_null=True)
+    version = serializers.CharField()
+    restarts = serializers.IntegerField()
+    last_reason = serializers.CharField()
+    next_start_s = serializers.FloatField(allow_null=True)
+    note = serializers.CharField()
+    trouble = serializers.CharField()
+    pool_max = serializers.IntegerField(allow_null=True)
+    log = serializers.CharField()
+
+
+class SystemSerializer(OutSerializer):
+    """What `manage.py status --json` says, as this console sees it."""
+
+    at = serializers.FloatField()
+    is_degraded = serializers.BooleanField()
+    conditions = ConditionSerializer(many=True)
+    code_version = serializers.CharField()
+    processes = ProcessSerializer(many=True)
+    engines = serializers.ListField(child=serializers.DictField())
+    gateways = serializers.ListField(child=serializers.DictField())
+    store = serializers.DictField()
+    database = serializers.DictField(allow_null=True)
+    disks = serializers.ListField(child=serializers.DictField())
+    store_error = serializers.CharField()
+    snapshot_number = serializers.IntegerField(allow_null=True)
+
+
+class System(Endpoint):
+    """The state of the installation."""
+
+    @endpoint(
+        operation_id="system_read",
+        answer=SystemSerializer,
+        summary="Read what runs and what is degraded",
+    )
+    def get(self, request: Request) -> Response:
+        """Conditions worst first, then every part; about a second at most."""
+        require(self.user, Permission.VIEW_ALL)
+        return shown(SystemSerializer, as_values(report()))

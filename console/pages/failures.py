@@ -1,10 +1,14 @@
 """What answers an address or request that no view has handled: JSON below `/api/`, else a page."""
 
+import sys
+
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 
 from console.errors import DomainError
+from console.outage.lost import lost_by
 from console.rest.errors import problem_body
 from console.web import views
+from console.web.unavailable import unavailable
 
 API_PREFIX = "/api/"
 
@@ -32,7 +36,14 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
 
 
 def server_error(request: HttpRequest) -> HttpResponseBase:
-    """Handler of failures outside the endpoints; the log has them under the request id."""
+    """Handler of failures outside the endpoints; the log has them under the request id.
+
+    A server that is away while the session is read or kept fails here too: no fault of ours.
+    """
+    error = sys.exc_info()[1]
+    lost = lost_by(error)
+    if lost is not None:
+        return unavailable(request, lost, error)
     if _is_for_programs(request):
         return _problem(request, "internal", "Unexpected error.", 500)
     return views.server_error(request)

@@ -62,10 +62,10 @@ def overview(request: HttpRequest) -> HttpResponseBase:
             "You are signed in, but nobody has given you a role yet.",
             hint="Ask an admin for a console role, or a tenant's admin for membership.",
         )
+    strips = strips_of(report())  # first: what it waits for, nothing below waits for again
     pools = fleet_page(limit=MAX_LIMIT)
     sums = [sums_of(pool) for pool in pools.rows]
     states = live_state.pool_states(pool.name for pool in pools.rows)
-    strips = strips_of(report())
     if states is not None:
         for pool in pools.rows:
             strips += attention.of_pool(pool.name, states.get(pool.name), pool.desired_replicas)

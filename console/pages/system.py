@@ -138,7 +138,7 @@ def _process(process: ProcessFacts, facts: Facts) -> ProcessRow:
     if process.next_start_s is not None:
         notes.insert(0, f"starts again in {process.next_start_s:.0f} s")
     if process.pool_max and process.name not in SERVER_NAMES and not _is_gateway(process):
-        notes.append(f"at most {process.pool_max} DB connections")
+        notes.append(f"DB pool at most {process.pool_max}")
     return ProcessRow(
         id=f"{process.name}-{process.pid or ''}",
         name=process.name,

@@ -11,13 +11,15 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.project.settings")
 http_application = get_asgi_application()  # sets Django up: what follows imports models
 
+from console.outage.postgresql.watched import database_watch  # noqa: E402
 from console.project.heartbeat import Heartbeat  # noqa: E402
 from console.project.sockets import websocket_application  # noqa: E402
+from console.web.store import store_watch  # noqa: E402
 from telemetry.live.hub import Hub  # noqa: E402
 
 
 class Lifespan:
-    """Starts the live hub and the process's heartbeat with the server, and ends them with it."""
+    """Starts live hub, heartbeat and the watches of both servers, and ends them with the server."""
 
     def __init__(self, hub: Hub, heartbeat: Heartbeat) -> None:
         self.hub = hub
@@ -30,8 +32,12 @@ class Lifespan:
             if message["type"] == "lifespan.startup":
                 self.hub.start()
                 self.heartbeat.start()
+                database_watch.start()
+                store_watch.start()
                 await send({"type": "lifespan.startup.complete"})
             else:
+                database_watch.stop()
+                store_watch.stop()
                 await self.hub.stop()
                 await asyncio.to_thread(self.heartbeat.stop)
                 await send({"type": "lifespan.shutdown.complete"})

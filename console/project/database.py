@@ -9,10 +9,16 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
+from console.outage.postgresql.watched import (
+    CONNECT_TIMEOUT_S,
+    VANISHED_AFTER_MS,
+    WatchedConnection,
+)
+
 # One process may hold this many connections; the supervisor sets it per process so that all of them
 # together stay below the server's limit (console.supervisor.processes).
 POOL_MAX = int(os.environ.get("HEADRACE_DB_POOL_MAX", "4"))
-POOL_WAIT_S = 5
+POOL_WAIT_S = 2.5  # a page answers within 3 s, also that it found no connection
 STATEMENT_TIMEOUT_MS = int(os.environ.get("HEADRACE_DB_STATEMENT_TIMEOUT_MS", "15000"))
 LOCK_TIMEOUT_MS = 5000
 IDLE_IN_TRANSACTION_TIMEOUT_MS = 30000
@@ -32,7 +38,7 @@ def databases_from_url(url: str) -> dict[str, dict[str, Any]]:
     )
     return {
         "default": {
-            "ENGINE": "django.db.backends.postgresql",
+            "ENGINE": "console.outage.postgresql",
             "NAME": unquote(parts.path.lstrip("/")),
             "USER": unquote(parts.username or ""),
             "PASSWORD": unquote(parts.password or ""),
@@ -42,8 +48,10 @@ def databases_from_url(url: str) -> dict[str, dict[str, Any]]:
             "OPTIONS": {
                 **dict(parse_qsl(parts.query)),
                 "options": limits,
-                "connect_timeout": 3,
+                "connect_timeout": CONNECT_TIMEOUT_S,
+                "tcp_user_timeout": VANISHED_AFTER_MS,
                 "pool": {
+                    "connection_class": WatchedConnection,
                     "min_size": 0,
                     "max_size": POOL_MAX,
                     "timeout": POOL_WAIT_S,

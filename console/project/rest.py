@@ -72,6 +72,7 @@ _v1: list[URLPattern | URLResolver] = [
     path("policy-check/", policies.Check.as_view(), name="api_policy_check"),
     path("policy-acks/", policies.SnapshotAcks.as_view(), name="api_policy_acks"),
     path("series/", slices.SeriesView.as_view(), name="api_series"),
+    path("system/", console.System.as_view(), name="api_system"),
     path("audit/", console.Trail.as_view(), name="api_audit"),
     path("audit/verify/", console.Verification.as_view(), name="api_audit_verify"),
     path("jobs/", console.Jobs.as_view(), name="api_jobs"),

@@ -87,6 +87,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "console.web.unstorable.RefuseNul",
+    "console.web.unavailable.Unavailable",
 ]
 
 ROOT_URLCONF = "console.project.urls"

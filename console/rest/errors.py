@@ -18,16 +18,15 @@ from django.core.exceptions import (
 from django.db import DatabaseError, DataError
 from django.http import Http404, UnreadablePostError
 from django.http.multipartparser import MultiPartParserError
-from redis.exceptions import RedisError
 from rest_framework import exceptions
 from rest_framework.response import Response
 
 from console.errors import DomainError
+from console.outage.lost import AWAY_HEADER, RETRY_AFTER_S, lost_by, problem_of
 from console.rest.requests import request_id_of
 
 logger = logging.getLogger(__name__)
 
-RETRY_AFTER_S = 5
 _SERVER_ERROR = 500
 
 
@@ -58,7 +57,12 @@ def problem(error: Exception, context: dict[str, Any]) -> Response:
     error = _as_refusal(error)
     if isinstance(error, exceptions.APIException):
         return _framework(error, request_id)
-    if isinstance(error, RedisError | DatabaseError):
+    lost = lost_by(error)
+    if lost is not None:
+        logger.warning("request %s not answered: %s", request_id, lost.title)
+        headers = {"Retry-After": str(RETRY_AFTER_S), AWAY_HEADER: lost.title}
+        return Response(problem_of(lost, request_id), status=503, headers=headers)
+    if isinstance(error, DatabaseError):
         logger.error("request %s failed: a server is away", request_id, exc_info=error)
         body = problem_body("unavailable", "A server that this needs is away.", 503, request_id)
         body["hint"] = "Try again shortly."

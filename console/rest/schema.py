@@ -20,6 +20,7 @@ class ProblemSerializer(OutSerializer):
     field = serializers.CharField()
     hint = serializers.CharField()
     request_id = serializers.CharField()
+    part = serializers.CharField(required=False)
 
 
 def page_of(item: type[OutSerializer]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from django import template
 from django.forms import BoundField
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from console.web import charts, units
@@ -50,6 +50,15 @@ _TONES = {
     "stale": "stale gone unknown polling swept",
 }
 TONE_OF = {word: tone for tone, words in _TONES.items() for word in words.split()}
+
+
+@register.filter
+def coded(text: str) -> SafeString:
+    """Plain text in which words between backticks are commands."""
+    parts = text.split("`")
+    pairs = [(part, index % 2 == 1 and index < len(parts) - 1) for index, part in enumerate(parts)]
+    marked = (format_html("<code>{}</code>" if is_code else "{}", part) for part, is_code in pairs)
+    return format_html_join("", "{}", ((part,) for part in marked))
 
 
 @register.filter

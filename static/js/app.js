@@ -99,7 +99,36 @@ if (once) history.replaceState(null, "", once.dataset.once || location.pathname)
 document.addEventListener("change", onThemeChange);
 document.addEventListener("click", onClick);
 document.addEventListener("keydown", onKey);
+
+// A page that refreshes itself keeps its last figures while a server is away, and says so.
+let freshAt = new Date();
+
+function markStale(why) {
+  const banner = document.getElementById("away");
+  const at = freshAt.toISOString().slice(11, 19);
+  const text = `${why}. The figures below are those of ${at} UTC; this page goes on trying.`;
+  if (banner.textContent !== text) banner.textContent = text;
+  banner.hidden = false;
+  document.getElementById("content")?.classList.add("is-stale");
+}
+
+function markFresh() {
+  freshAt = new Date();
+  document.getElementById("away").hidden = true;
+  document.getElementById("content")?.classList.remove("is-stale");
+}
+
+document.addEventListener("htmx:before:response", (event) => {
+  const { response, request } = event.detail.ctx;
+  if (response.status < 500 || request.method !== "GET") return;
+  event.preventDefault();
+  markStale(response.headers.get("X-Headrace-Away") || "This page could not be read again");
+});
+document.addEventListener("htmx:error", (event) => {
+  if (event.detail.ctx?.request?.method === "GET") markStale("The console does not answer");
+});
 document.addEventListener("htmx:after:swap", () => {
+  markFresh();
   sizeBars(document);
   refreshAges();
 });

@@ -114,6 +114,7 @@ ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
     ("get", "policies/main/diff/1..2/", None, ALL),
     ("post", "policies/main/plan/", {"document": DOCUMENT}, {"ana", "ada"}),
     ("get", "policy-acks/", None, ALL),
+    ("get", "system/", None, ALL),
     ("get", "audit/", None, ALL),
     ("get", "audit/verify/", None, {"ada", "aud"}),
     ("get", "jobs/", None, ALL),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from console.conditions.rules import servers
 from console.conditions.rules.condition import BAD, WARN, Condition, Rule
 from console.conditions.rules.facts import Answer, DatabaseFacts, Facts
 
@@ -38,9 +39,15 @@ def not_serving(facts: Facts) -> Iterator[Condition]:
     if database is None or database.answer is Answer.OK:
         return
     word, text = _SAYS[database.answer]
-    said = f" It says: {database.error}." if database.error else ""
+    said = f" The error: {database.error}." if database.error else ""
+    process, step = servers.why(facts, servers.DATABASE)
     yield Condition(
-        PART, word, BAD, f"{text}{said} {_WORK_GOES_ON}", _BOUND, _NEXT[database.answer]
+        PART,
+        word,
+        BAD,
+        f"{text}{process or said} {_WORK_GOES_ON}",
+        _BOUND,
+        step or _NEXT[database.answer],
     )
 
 

@@ -43,8 +43,9 @@ def gone(facts: Facts) -> Iterator[Condition]:
     """One that reported and stopped. Its entry is forgotten after an hour."""
     if facts.store.answer is not Answer.OK:
         return  # nobody's entry is renewed
+    told = {item.name for item in facts.processes if item.phase not in ("", "ready")}
     for gateway in facts.gateways:
-        if gateway.age_s > GONE_AFTER_S:
+        if gateway.age_s > GONE_AFTER_S and f"gateway-{gateway.gateway_id}" not in told:
             others = "The others serve." if alive(facts) else "Nobody serves."
             yield Condition(
                 f"gateway {gateway.gateway_id}",
@@ -57,8 +58,26 @@ def gone(facts: Facts) -> Iterator[Condition]:
             )
 
 
+def refusing(facts: Facts) -> Iterator[Condition]:
+    """The store is away for longer than the policy allows: said once for all of them."""
+    here = alive(facts)
+    closed = [gateway for gateway in here if gateway.store_mode == "closed"]
+    if closed and facts.store.answer is not Answer.OK:
+        yield Condition(
+            "gateways",
+            "closed",
+            BAD,
+            f"{len(closed)} of {len(here)} gateways refuse requests: the store is away and the "
+            "policy's outage time is over.",
+            outage_bound(tuple(closed)),
+            "Bring the store back: they admit again by themselves.",
+        )
+
+
 def without_store(facts: Facts) -> Iterator[Condition]:
-    """It admits from local shares, or not at all."""
+    """It alone cannot reach the store, and admits from local shares or not at all."""
+    if facts.store.answer is not Answer.OK:
+        return  # the store's own condition says it, with the time left
     for gateway in alive(facts):
         name = f"gateway {gateway.gateway_id}"
         if gateway.store_mode == "degraded":
@@ -76,8 +95,8 @@ def without_store(facts: Facts) -> Iterator[Condition]:
                 name,
                 "closed",
                 BAD,
-                f"Gateway {gateway.gateway_id} refuses requests: the store is away and the "
-                "policy's outage time is over.",
+                f"Gateway {gateway.gateway_id} refuses requests: it has been without the "
+                "store for longer than the policy's outage time.",
                 outage_bound((gateway,)),
                 "Bring the store back: it admits again by itself.",
             )
@@ -154,5 +173,5 @@ def version(facts: Facts) -> Iterator[Condition]:
 
 
 RULES: tuple[Rule, ...] = (
-    none_reports, gone, without_store, journal, snapshot, trouble, version,
+    none_reports, gone, refusing, without_store, journal, snapshot, trouble, version,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from console.conditions.rules import gateways, servers
 from console.conditions.rules.condition import BAD, WARN, Condition, Rule, seconds
 from console.conditions.rules.facts import Answer, Facts, ProcessFacts
 
@@ -21,7 +22,7 @@ _LOSS = {
     "valkey": "Gateways admit from local shares of each limit.",
     "traffic": "The demo's replay stands still; nothing else depends on it.",
 }
-_GATEWAY_LOSS = "Other gateways serve; its usage is in its journal."
+_GATEWAY_LOSS = "Its usage is in its journal; other gateways serve, where there are any."
 _BOUNDS = {
     "ledger": "20,000 entries a bucket wait in the store, then the journals",
     "postgres": "20,000 usage entries a bucket in the store, then the journals",
@@ -60,6 +61,8 @@ def supervisor(facts: Facts) -> Iterator[Condition]:
 def down(facts: Facts) -> Iterator[Condition]:
     """Dead, being restarted, or held by a signal."""
     for item in facts.processes:
+        if servers.explains(facts, item.name):
+            continue
         if item.is_stopped:
             yield _down(
                 item,
@@ -121,7 +124,9 @@ def _is_fresh(item: ProcessFacts) -> bool:
 
 
 def not_ready(facts: Facts) -> Iterator[Condition]:
-    """It runs and says itself that it cannot serve."""
+    """It runs and says itself that it cannot serve, for no reason that is told already."""
+    if any(servers.explains(facts, name) for name in (servers.STORE, servers.DATABASE)):
+        return
     for item in facts.processes:
         if item.phase == "ready" and item.is_alive and not item.is_stopped and item.not_ready:
             yield Condition(
@@ -152,9 +157,10 @@ def flapping(facts: Facts) -> Iterator[Condition]:
 
 def lag(facts: Facts) -> Iterator[Condition]:
     """It runs and does not keep up. The ledger has its own rule."""
+    told = {"ledger"} if gateways.alive(facts) else {"ledger", "collector"}  # it waits for them
     for item in facts.processes:
         is_behind = item.lag_s is not None and item.lag_s > LAG_WARN_S
-        if item.name != "ledger" and is_behind and _is_fresh(item):
+        if item.name not in told and is_behind and _is_fresh(item):
             yield Condition(
                 item.name,
                 "behind",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from console.conditions.rules import servers
 from console.conditions.rules.condition import BAD, WARN, Condition, Rule, seconds, size
 from console.conditions.rules.facts import Answer, Facts, GatewayFacts
 
@@ -11,14 +12,13 @@ OUTAGE_DEFAULT = "local shares, by default at most 300 s"
 
 _WORK_GOES_ON = "Gateways admit from local shares of each limit; usage waits in their journals."
 _SAYS = {
-    Answer.UNREACHABLE: ("away", f"The store cannot be reached. {_WORK_GOES_ON}"),
-    Answer.HANGING: ("hanging", f"The store accepts connections and does not answer. "
-                     f"{_WORK_GOES_ON}"),
-    Answer.REFUSING: ("refusing", f"The store does not let us in. {_WORK_GOES_ON}"),
-    Answer.LOADING: ("loading", f"The store is reading its log back. {_WORK_GOES_ON}"),
-    Answer.READ_ONLY: ("read-only", f"The store refuses writes. {_WORK_GOES_ON}"),
-    Answer.FULL: ("full", f"The store is out of memory and refuses writes. {_WORK_GOES_ON}"),
-}  # fmt: skip
+    Answer.UNREACHABLE: ("away", "The store cannot be reached."),
+    Answer.HANGING: ("hanging", "The store accepts connections and does not answer."),
+    Answer.REFUSING: ("refusing", "The store does not let us in."),
+    Answer.LOADING: ("loading", "The store is reading its log back."),
+    Answer.READ_ONLY: ("read-only", "The store refuses writes."),
+    Answer.FULL: ("full", "The store is out of memory and refuses writes."),
+}
 _NEXT = {
     Answer.UNREACHABLE: "Start it, or check REDIS_URL and the network.",
     Answer.HANGING: "Look at its process and its disk; a stopped one continues with `kill -CONT`.",
@@ -35,8 +35,16 @@ def not_serving(facts: Facts) -> Iterator[Condition]:
     if store.answer is Answer.OK:
         return
     word, text = _SAYS[store.answer]
-    said = f" It says: {store.error}." if store.error else ""
-    yield Condition(PART, word, BAD, text + said, outage_bound(facts.gateways), _NEXT[store.answer])
+    said = f" The error: {store.error}." if store.error else ""
+    process, step = servers.why(facts, servers.STORE)
+    yield Condition(
+        PART,
+        word,
+        BAD,
+        f"{text}{process or said} {_WORK_GOES_ON}",
+        outage_bound(facts.gateways),
+        step or _NEXT[store.answer],
+    )
 
 
 def outage_bound(gateways: tuple[GatewayFacts, ...]) -> str:

@@ -9,7 +9,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from console.models import User
-from console.web.store import store as console_store
+from console.web.store import pooled_client as console_store
 from routing.contracts.endpoint_state import EndpointState
 from routing.contracts.enums import ReplicaHealth
 from tenants.models import Membership, Tenant

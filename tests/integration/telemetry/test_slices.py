@@ -12,7 +12,7 @@ import redis
 from redis.asyncio import Redis
 
 from console.errors import InvalidInput
-from console.web.store import store as console_store
+from console.web.store import pooled_client as console_store
 from routing.store import keys
 from telemetry.collector.fold import fold
 from telemetry.models import SliceMinute

@@ -204,6 +204,48 @@ def test_a_backing_off_process_says_why_and_when() -> None:
     assert found.next_step == "See logs/ledger.log."
 
 
+@pytest.mark.parametrize(
+    ("name", "part", "changes"),
+    [
+        ("valkey", "store", {"store": StoreFacts(answer=Answer.HANGING)}),
+        ("postgres", "postgres", {"database": DatabaseFacts(answer=Answer.HANGING)}),
+    ],
+)
+def test_a_server_held_by_a_signal_is_told_once_with_the_way_out(name, part, changes) -> None:
+    facts = replace(with_process(name, is_stopped=True), **changes)
+    found = [it for it in conditions_of(facts) if it.part != "gateways"]
+    assert [it.part for it in found] == [part]
+    assert found[0].next_step == "Continue it: `kill -CONT 7`."
+
+
+def test_a_console_that_lacks_a_server_is_not_told_as_a_second_fault() -> None:
+    facts = with_process("console", not_ready="/readyz answers 503")
+    facts = replace(facts, database=DatabaseFacts(answer=Answer.UNREACHABLE))
+    assert named(facts) == [("postgres", "away", BAD)]
+
+
+def test_gateways_that_refuse_while_the_store_is_away_are_said_once() -> None:
+    closed = [
+        GatewayFacts(f"g{n}", store_mode="closed", snapshot_number=7, away_s=310, away_max_s=300)
+        for n in range(3)
+    ]
+    facts = replace(with_store(answer=Answer.UNREACHABLE), gateways=tuple(closed))
+    assert named(facts) == [("store", "away", BAD), ("gateways", "closed", BAD)]
+
+
+def test_a_gateway_that_the_supervisor_starts_again_is_told_once() -> None:
+    down = process(
+        "gateway-g0", phase="backing off", pid=None, is_alive=None, expects_heartbeat=False
+    )
+    facts = with_process("collector", lag_s=60.0)  # it waits for the gateway's reports
+    facts = replace(
+        facts,
+        processes=(*facts.processes, down),
+        gateways=(GatewayFacts("g0", age_s=60.0),),
+    )
+    assert named(facts) == [("gateways", "none", BAD), ("gateway-g0", "down", BAD)]
+
+
 def test_no_gateway_at_all_is_said_once() -> None:
     assert named(healthy(gateways=())) == [("gateways", "none", BAD)]
 
