@@ -154,9 +154,21 @@ class Serve:
         }
         if self.is_cpu:
             found["VLLM_CPU_KVCACHE_SPACE"] = str(self.kv_space_gib)
+            # vLLM binds each engine to the same first cores; several replicas must share them all.
+            found.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+            found.setdefault("OMP_NUM_THREADS", str(threads()))
         if Path(self.model).is_dir():
             found |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
         return found
+
+
+def threads() -> int:
+    """Threads that one replica computes with, unless OMP_NUM_THREADS says it.
+
+    Half of the cores, so that two replicas fill the machine; small models gain nothing from more
+    than four.
+    """
+    return max(1, min(4, (os.cpu_count() or 1) // 2))
 
 
 def local_model(name: str, state_dir: Path) -> Path:

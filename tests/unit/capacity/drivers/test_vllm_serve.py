@@ -71,7 +71,9 @@ def test_only_our_cpu_build_gets_cpu_flags(tmp_path: Path) -> None:
     assert "--enforce-eager" in cpu
     assert "--dtype" not in gpu
     assert "--enforce-eager" not in gpu
-    assert "VLLM_CPU_KVCACHE_SPACE" not in serve(tmp_path, is_cpu=False).environment
+    ours, theirs = serve(tmp_path).environment, serve(tmp_path, is_cpu=False).environment
+    assert ours["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"  # else all replicas share one core
+    assert not {"VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND"} & set(theirs)
 
 
 def test_additional_flags_come_last_and_so_win(tmp_path: Path) -> None:
