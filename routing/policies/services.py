@@ -31,7 +31,7 @@ from routing.policies.rules.words import Sentence
 from routing.policies.selectors import PolicyVersionView, store, version_view
 from routing.policies.text import Comparison, compare
 from routing.store import keys
-from routing.store.state import read_gateway_statuses
+from routing.store.state import read_gateway_statuses, write_snapshot
 from tenants.directory.selectors import tenants_for_snapshot
 from tenants.keys.selectors import keys_for_snapshot
 from tenants.ledger.services import seed_windows
@@ -406,11 +406,7 @@ def _offer_newest() -> None:
         if row is None or row.body is None or row.number == offered:
             return
         _seed_new_limits(bytes(row.body))
-        pipe = store().pipeline(transaction=False)
-        pipe.set(keys.SNAPSHOT, bytes(row.body))
-        pipe.set(keys.SNAPSHOT_NUMBER, row.number)
-        pipe.publish(keys.NUDGES, "snapshot")
-        pipe.execute()
+        write_snapshot(store(), bytes(row.body), row.number)
         offered = row.number
 
 
