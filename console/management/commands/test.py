@@ -59,7 +59,8 @@ class Command(BaseCommand):
         chosen = chosen_paths(passed)
         is_plain = bool(chosen) and all(_is_below(path, PLAIN) for path in chosen)
         found = {} if is_plain else tools.ensure(self._say)
-        if any(_is_below(path, (TESTS / THIRD_LANE,)) for path in chosen):
+        engines = TESTS / THIRD_LANE
+        if any(_is_below(path, (engines,)) or _is_below(engines, (path,)) for path in chosen):
             found |= self._engine()
         marks = [] if is_soak or "-m" in passed else ["-m", "not soak"]
         if not chosen and "-k" not in passed:
