@@ -17,6 +17,7 @@ from console.supervisor.program import Program
 from console.supervisor.state import TRAVERSABLE, StartRefused, State, read_json, write_json
 
 EMBEDDED, EXTERNAL = "embedded", "external"
+BROKER = "CELERY_BROKER_URL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,10 @@ class Servers:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The two URLs as settings."""
-        return {"DATABASE_URL": self.database_url, "REDIS_URL": self.redis_url}
+        """The two URLs as settings, and Celery's own where one is set (the store is a cluster)."""
+        broker = os.environ.get(BROKER, "")
+        urls = {"DATABASE_URL": self.database_url, "REDIS_URL": self.redis_url}
+        return urls | ({BROKER: broker} if broker else {})
 
     def finish(self) -> None:
         """What can only be done once the servers answer."""
