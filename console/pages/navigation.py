@@ -17,7 +17,15 @@ _EVERYTHING = (
     ("Watch", (("Overview", "overview"), ("Live", "live"), ("Fleet", "fleet"))),
     ("Control", (("Policies", "policies"), ("Tenants", "tenants"), ("Prices", "prices"))),
     ("Plan", (("Capacity lab", "lab"),)),
-    ("Account", (("Spend", "spend"), ("Usage", "usage"), ("Reconciliation", "reconciliation"))),
+    (
+        "Account",
+        (
+            ("Spend", "spend"),
+            ("Usage", "usage"),
+            ("Estimates", "estimates"),
+            ("Reconciliation", "reconciliation"),
+        ),
+    ),
     ("Record", (("Audit", "audit"), ("Jobs", "jobs"), ("System", "system"))),
 )
 _FOR_ADMINS = ("Admin", (("People", "people"),))

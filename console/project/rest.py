@@ -7,6 +7,7 @@ from capacity.fleet import api as fleet
 from console.accounts import api as accounts
 from console.pages import api as console
 from console.pages.reference import reference
+from routing.estimates import api as estimates
 from routing.policies import api as policies
 from telemetry.slices import api as slices
 from tenants.directory import api as directory
@@ -37,9 +38,7 @@ _policy: list[URLPattern] = [
     path("export/", policies.Export.as_view(), name="api_policy_export"),
     path("plan/", policies.PlanIt.as_view(), name="api_policy_plan"),
     path("apply/", policies.Apply.as_view(), name="api_policy_apply"),
-    path(
-        "diff/<int:before>..<int:after>/", policies.Difference.as_view(), name="api_policy_diff"
-    ),
+    path("diff/<int:before>..<int:after>/", policies.Difference.as_view(), name="api_policy_diff"),
     path("versions/", policies.Versions.as_view(), name="api_policy_versions"),
     path("versions/<int:number>/", policies.Version.as_view(), name="api_policy_version"),
     path(
@@ -64,6 +63,7 @@ _v1: list[URLPattern | URLResolver] = [
     path("usage/<uuid:request_id>/", ledger.UsageLine.as_view(), name="api_usage_line"),
     path("adjustments/", ledger.Adjustments.as_view(), name="api_adjustments"),
     path("reconciliation/", reconcile.Reconciliation.as_view(), name="api_reconciliation"),
+    path("estimates/", estimates.Estimates.as_view(), name="api_estimates"),
     path("prices/", prices.Prices.as_view(), name="api_prices"),
     path("pools/", fleet.Pools.as_view(), name="api_pools"),
     path("pools/<slug:name>/", fleet.Pool.as_view(), name="api_pool"),

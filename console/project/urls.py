@@ -11,6 +11,7 @@ from console.accounts import pages as accounts
 from console.accounts import people, profile
 from console.pages import audit, failures, health, jobs, overview, system
 from console.web import theme
+from routing.estimates import pages as estimates
 from routing.policies import pages as policies
 from telemetry.live import pages as telemetry
 from tenants.directory import members
@@ -90,6 +91,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("spend/", ledger.spend, name="spend"),
     path("usage/", ledger.usage, name="usage"),
     path("usage.csv", ledger.usage_csv, name="usage_csv"),
+    path("estimates/", estimates.estimates, name="estimates"),
     path("prices/", prices.prices, name="prices"),
     path("new-price/", prices.new_price, name="new_price"),
     path("reconciliation/", reconcile.reconciliation, name="reconciliation"),

@@ -65,6 +65,15 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     hops_us: dict[str, int] = {}
     legs: list[list[object]] = []
 
+    @property
+    def is_above_hold(self) -> bool:
+        """More was used than was reserved: charged all the same, and a fault of the estimate."""
+        return (
+            self.input_tokens > self.held_input_tokens
+            or self.output_tokens > self.held_output_tokens
+            or self.spend_nanousd > self.held_nanousd
+        )
+
 
 class ShapeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """The text-free shape of one request, refused ones included. Kept seven days by default.

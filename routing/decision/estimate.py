@@ -1,5 +1,7 @@
 """What a request may use at most: input tokens from bytes, bounded output, spend at full price."""
 
+from typing import NamedTuple
+
 import msgspec
 
 from routing.contracts.pricing import spend_nanousd
@@ -9,16 +11,17 @@ from routing.decision.types import Amounts, Reason, Refusal
 # A tokenizer packs at most about this many bytes of real text into a token. Only a prompt that
 # cannot fit even so is refused here; one that might fit is left to the engine, which counts.
 MOST_BYTES_PER_TOKEN = 8.0
-IMAGE_TOKENS = 2048  # prior for one picture, until a model states its own rule
 _ROOM_SHARE = 16  # of the context: least output granted when the estimate leaves no room
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
     """What a request states about its own size.
 
-    `input_bytes` excludes embedded pictures, which `images` counts; `input_tokens` are given as
-    token ids; `choices` is how many outputs run at once (n x prompts); `output_tokens` is the
-    caller's own bound a choice, None when it gave none.
+    `input_bytes` excludes embedded pictures: `images` counts them, `picture_tokens` bounds what
+    they become. `input_tokens` are given as token ids; `choices` is how many outputs run at once
+    (n x prompts); `output_tokens` is the caller's own bound a choice, None when it gave none.
+    `dense_bytes` are those of `input_bytes` whose text is not mostly letters and spaces: a token
+    holds few of them. `field` names the member that holds the prompt.
     """
 
     input_bytes: int
@@ -26,6 +29,10 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     input_tokens: int = 0
     choices: int = 1
     output_tokens: int | None = None
+    prompts: int = 1
+    picture_tokens: int = 0
+    dense_bytes: int = 0
+    field: str = "messages"
 
 
 class Estimate(msgspec.Struct, frozen=True, gc=False):
@@ -35,34 +42,50 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     choice_output_tokens: int
 
 
-def input_tokens(ask: Ask, bytes_per_token: float) -> int:
-    """Upper estimate of prompt tokens: `ceil(bytes / bytes_per_token)`, pictures by the prior."""
-    text = -int(-ask.input_bytes // bytes_per_token)
-    return text + ask.input_tokens + ask.images * IMAGE_TOKENS
+class Rates(NamedTuple):
+    """Bytes per token of a model: of plain text, and of dense text (`Ask.dense_bytes`)."""
+
+    plain: float
+    dense: float = 1.0
+
+
+def input_tokens(ask: Ask, rates: Rates, context_tokens: int) -> int:
+    """Upper estimate of prompt tokens: `ceil(bytes / rate)`, ids, pictures.
+
+    No engine takes a prompt that is longer than the context.
+    """
+    dense = ask.dense_bytes
+    text = -int(-(ask.input_bytes - dense) // rates.plain) - int(-dense // rates.dense)
+    most = context_tokens * ask.prompts
+    return min(text + ask.input_tokens + ask.picture_tokens, most)
 
 
 def estimate(
-    ask: Ask, price: Price, *, bytes_per_token: float, context_tokens: int, output_cap_tokens: int
+    ask: Ask, price: Price, *, rates: Rates, context_tokens: int, output_cap_tokens: int
 ) -> Estimate | Refusal:
     """Bounds of a request, or why it cannot fit the model.
 
     Without a bound of the caller the output is limited to the room that the estimate leaves, so
-    that prompt and bound together never exceed the context. Cached input is held at full price.
+    that prompt and bound together never exceed the context; with one, to the room that the least
+    possible prompt leaves. It is never cut to what a budget can pay: that is refused. Cached input
+    is held at full price.
     """
+    # Of several prompts the longest has at least the mean.
     least_tokens = int(ask.input_bytes / MOST_BYTES_PER_TOKEN) + ask.input_tokens
+    least_tokens = -(-least_tokens // ask.prompts)
     if least_tokens >= context_tokens:
         return Refusal(
             Reason.INVALID_REQUEST,
             f"The prompt is too long: at least {least_tokens} tokens, "
             f"the model's context holds {context_tokens}.",
-            param="messages",
+            param=ask.field,
         )
-    tokens = input_tokens(ask, bytes_per_token)
+    tokens = input_tokens(ask, rates, context_tokens)
     if ask.output_tokens is None:
         room = max(context_tokens - tokens, context_tokens // _ROOM_SHARE)
         bound = min(output_cap_tokens, room)
     else:
-        bound = min(ask.output_tokens, output_cap_tokens, context_tokens)
+        bound = min(ask.output_tokens, output_cap_tokens, context_tokens - least_tokens)
     output = bound * ask.choices
     spend = spend_nanousd(price, tokens, 0, output)
     return Estimate(Amounts(tokens, output, spend, tokens + output), bound)

@@ -74,6 +74,10 @@ def _counters(lines: list[str], stats: Stats) -> None:
         lines, "refusals_total", "counter", "Refusals by code.",
         (((("code", code),), n) for code, n in stats.refusals.items()),
     )  # fmt: skip
+    _family(
+        lines, "hold_exceeded_total", "counter", "Requests that used more than their hold.",
+        (((("model", model),), n) for model, n in stats.hold_exceeded.items()),
+    )  # fmt: skip
     _family(lines, "retries_total", "counter", "Requests sent again.", [((), stats.retries)])
     _family(
         lines, "replays_total", "counter", "Answers given again for an Idempotency-Key.",

@@ -21,6 +21,7 @@ from routing.contracts.slices import encode_frame
 from routing.contracts.snapshot import Snapshot
 from routing.gateway.account import Accountant
 from routing.gateway.admin import AdminListener
+from routing.gateway.calibration import SHARE_EVERY_S
 from routing.gateway.config import GatewayConfig
 from routing.gateway.fleet import Fleet
 from routing.gateway.journal import Journal
@@ -206,6 +207,13 @@ class Gateway:
             if self.walk is not None:
                 self.walk.check_deadlines(time.monotonic())
 
+    async def share_estimates(self) -> None:
+        """Bytes per token that all gateways learn from what engines report."""
+        while True:
+            if self.walk is not None:
+                await self.walk.calibration.share(self.store, self.clock.now_ms())
+            await asyncio.sleep(SHARE_EVERY_S)
+
     async def report(self) -> None:
         """Each second: status, slices, pool states, idle connections, probes."""
         while True:
@@ -322,7 +330,13 @@ async def run(config: GatewayConfig) -> int:
     gateway.accountant.start(recovered)
     gateway.sweeper.start()
     loops = [
-        _forever(work) for work in (gateway.watch_snapshot, gateway.watch_deadlines, gateway.report)
+        _forever(work)
+        for work in (
+            gateway.watch_snapshot,
+            gateway.watch_deadlines,
+            gateway.report,
+            gateway.share_estimates,
+        )
     ]
     admin = await _listen(AdminListener(gateway), config.admin_host, config.admin_port)
     server = await _serve_when_ready(gateway)

@@ -85,6 +85,7 @@ class Stats:
         self.ttft: dict[str, Histogram] = {}  # model label
         self.duration: dict[str, Histogram] = {}
         self.retries = 0
+        self.hold_exceeded: Counter[str] = Counter()  # model label
         self.replays = 0
 
     def take_snapshot(self, snapshot: Snapshot) -> None:
@@ -128,6 +129,8 @@ class Stats:
         self.tokens[tenant, "cached"] += event.cached_tokens
         self.tokens[tenant, "output"] += event.output_tokens
         self.spend_nanousd[tenant] += event.spend_nanousd
+        if event.is_above_hold:
+            self.hold_exceeded[model] += 1
         if event.status is RequestStatus.OK:
             self._timed(row, event, model)
 

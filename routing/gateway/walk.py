@@ -22,6 +22,7 @@ from routing.decision.retry import Kind, RetryBudgets, Verdict, may_resend
 from routing.decision.select import select
 from routing.decision.types import Hold, Reason, Refusal
 from routing.gateway.account import Accountant
+from routing.gateway.calibration import Calibration
 from routing.gateway.config import GatewayConfig
 from routing.gateway.dialects.openai import Decided, forwarded_body, read_call
 from routing.gateway.dialects.usage import Usage, read_usage
@@ -75,12 +76,14 @@ class Walk:
     budgets: RetryBudgets = field(default_factory=RetryBudgets)
     live: set[Exchange] = field(default_factory=set)
     callers: Callers = field(init=False)
+    calibration: Calibration = field(init=False)
     vault: Vault = field(init=False)
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """The memory of callers and the vault need the pepper."""
         self.callers = Callers(self.config.pepper)
+        self.calibration = Calibration(self.config.gateway_id)
         self.vault = Vault(self.config.pepper)
 
     # -- identify, read, resolve, estimate
@@ -144,7 +147,7 @@ class Walk:
         found = estimate(
             exchange.call.ask,
             exchange.price,
-            bytes_per_token=model.bytes_per_token,
+            rates=self.calibration.rates(model.name, model.bytes_per_token),
             context_tokens=model.context_tokens,
             output_cap_tokens=cap,
         )
@@ -397,6 +400,7 @@ class Walk:
         cancelled_ms = ended_ms if status is RequestStatus.CANCELLED else None
         self.accountant.shape(shape_row(exchange, end, status, cancelled_ms))
         self.stats.ended(event)
+        self.calibration.observe(exchange.call.ask, event)
 
     def _finish(self, exchange: Exchange, data: bytes, *, keep_alive: bool) -> None:
         """Send the last bytes, if there is still somebody."""

@@ -45,6 +45,7 @@ class TenantUsageSerializer(OutSerializer):
     error_code = serializers.CharField()
     usage_source = serializers.CharField()
     is_suspicious = serializers.BooleanField()
+    is_above_hold = serializers.BooleanField()
     is_stream = serializers.BooleanField()
     started_at = InstantField()
     first_token_at = InstantField(allow_null=True)

@@ -61,6 +61,8 @@ class UsageLine:
     output_tokens: int
     reasoning_tokens: int
     spend_nanousd: int
+    held_input_tokens: int
+    held_output_tokens: int
     held_nanousd: int
     attempts: int
     policy: str
@@ -72,6 +74,15 @@ class UsageLine:
     step: str
     hops_us: dict[str, int]
     adjusted_nanousd: int = 0
+
+    @property
+    def is_above_hold(self) -> bool:
+        """More was used than was reserved; it is charged all the same."""
+        return (
+            self.input_tokens > self.held_input_tokens
+            or self.output_tokens > self.held_output_tokens
+            or self.spend_nanousd > self.held_nanousd
+        )
 
     @property
     def net_nanousd(self) -> int:
@@ -286,8 +297,9 @@ _SAME = (
     "day", "tenant_id", "key_id", "project_id", "model_asked", "model", "pool", "replica",
     "region", "work_class", "status", "usage_source", "is_suspicious", "is_stream", "http_status",
     "error_code", "started_at", "first_token_at", "ended_at", "input_tokens", "cached_tokens",
-    "output_tokens", "reasoning_tokens", "spend_nanousd", "held_nanousd", "attempts", "policy",
-    "price_version", "gateway", "upstream_request_id", "task_id", "task_kind", "step", "hops_us",
+    "output_tokens", "reasoning_tokens", "spend_nanousd", "held_input_tokens",
+    "held_output_tokens", "held_nanousd", "attempts", "policy", "price_version", "gateway",
+    "upstream_request_id", "task_id", "task_kind", "step", "hops_us",
 )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ LISTS = (
     "/usage/",
     "/usage/?tenant=acme",
     "/prices/",
+    "/estimates/",
     "/reconciliation/",
     "/audit/",
     "/jobs/",

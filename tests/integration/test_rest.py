@@ -99,6 +99,7 @@ ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
     ("get", "adjustments/", None, set(EVERYONE)),
     ("get", "reconciliation/", None, ALL),
     ("post", "reconciliation/", {"repair": True}, ACTING),
+    ("get", "estimates/", None, ALL),
     ("get", "prices/", None, ALL | MEMBERS),
     ("post", "prices/", PRICE, {"ada"}),
     ("get", "pools/", None, ALL),

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from routing.decision.estimate import Ask
+from routing.decision.pictures import UNKNOWN_TOKENS, picture_tokens
 from routing.decision.types import Reason, Refusal
+from routing.gateway.dialects.pictures import size_of
 from routing.gateway.dialects.strict import BadBodyError, check_json
 
 MAX_MESSAGES = 10_000  # a long agent session has hundreds
@@ -28,13 +30,17 @@ _BOUNDS = ("max_tokens", "max_completion_tokens")
 _KEY = re.compile(rb'[ \t\r\n]*"((?:[^"\\]|\\.)*)"[ \t\r\n]*:[ \t\r\n]*')
 _NEXT = re.compile(rb"[ \t\r\n]*([,}])")
 _START = re.compile(rb"[ \t\r\n]*\{")
-_PICTURE = re.compile(rb'"url"[ \t\r\n]*:[ \t\r\n]*"(data:[^"]*)?')
+_PICTURE = re.compile(rb'"(?:image_)?url"[ \t\r\n]*:[ \t\r\n]*"(data:[^"]*)?')
+_LETTERS = bytes(range(65, 91)) + bytes(range(97, 123)) + b" "
+DENSE_SHARE = 5  # text of which more than a fifth is no letter or space is dense
+FRAME_SIGNS, FRAME_BYTES = 13, 28  # of {"role":"user","content":""}
 _SPACE = 0x20  # JSON white space is this or below
 _INT = re.compile(rb"-?[0-9]{1,15}\Z")
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _text = msgspec.json.Decoder(str).decode
+_any = msgspec.json.Decoder().decode
 
 
 class Call:
@@ -97,34 +103,54 @@ def _read(body: bytes, *, is_chat: bool) -> Call:
     call.choices = 1
     if "n" in fields or "best_of" in fields:
         call.choices = max(_read_int(fields, "n", 1) or 1, _read_int(fields, "best_of", 1) or 1)
-    if is_chat:
-        prompts, ids = _read_messages(fields), 0
-        call.prompt = bytes(fields["messages"])
-    else:
-        prompts, ids = _read_prompt(fields)
-        call.prompt = bytes(fields["prompt"])
-    call.ask = _ask(fields, call.prompt, call.choices * prompts, ids)
+    field = "messages" if is_chat else "prompt"
+    prompts, ids = (_read_messages(fields), 0) if is_chat else _read_prompt(fields)
+    call.prompt = bytes(fields[field])
+    call.ask = _ask(fields, call, field, prompts, ids)
     return call
 
 
-def _ask(fields: dict[str, msgspec.Raw], prompt: bytes, choices: int, ids: int) -> Ask:
-    size = 0
+def _ask(fields: dict[str, msgspec.Raw], call: Call, field: str, prompts: int, ids: int) -> Ask:
+    size = dense = 0
     for name, raw in fields.items():
-        if name in _PROMPT_FIELDS:
-            size += len(raw)
-    if ids:
-        size -= len(fields["prompt"])
-    images = 0
-    if b"image_url" in prompt:
+        if name in _PROMPT_FIELDS and not (ids and name == field):
+            text = bytes(raw)
+            size += len(text)
+            dense += len(text) if _is_dense(text) else 0
+    images = picture_total = 0
+    if not ids and (prompt := _plainly_spelled(call.prompt)) and b"image_url" in prompt:
         for match in _PICTURE.finditer(prompt):
+            url = match[1] or b""
             images += 1
-            size -= len(match[1] or b"")
+            size -= len(url)
+            dense -= len(url) if dense else 0
+            seen = size_of(url) if url else None
+            picture_total += picture_tokens(*seen) if seen else UNKNOWN_TOKENS
     bound = _read_int(fields, "max_tokens", 1)
     if "max_completion_tokens" in fields:
         newer = _read_int(fields, "max_completion_tokens", 1)
         if bound is None or (newer is not None and newer < bound):
             bound = newer
-    return Ask(size, images, ids, choices, bound)
+    choices = call.choices * prompts
+    size, dense = max(size, 0), max(dense, 0)
+    return Ask(size, images, ids, choices, bound, prompts, picture_total, min(dense, size), field)
+
+
+def _plainly_spelled(prompt: bytes) -> bytes:
+    """JSON whose names hide behind escapes, spelled out: a picture must not pass as text."""
+    return msgspec.json.encode(_any(prompt)) if b"\\u00" in prompt else prompt
+
+
+def _is_dense(text: bytes) -> bool:
+    """Does a token hold few bytes here: digits, signs, other alphabets, escapes?
+
+    The frame's own signs, of messages or a string, are told apart from the text's.
+    """
+    if b"\\u" in text:
+        return True
+    frames = text.count(b'"role"')
+    signs = len(text.translate(None, _LETTERS)) - 2 - FRAME_SIGNS * frames
+    return signs * DENSE_SHARE > len(text) - FRAME_BYTES * frames
 
 
 def _locate(body: bytes, fields: dict[str, msgspec.Raw]) -> tuple[dict[str, tuple[int, int]], int]:

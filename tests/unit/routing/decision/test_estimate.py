@@ -1,10 +1,10 @@
-from routing.decision.estimate import IMAGE_TOKENS, Ask, Estimate, estimate
+from routing.decision.estimate import Ask, Estimate, Rates, estimate
 from routing.decision.types import Reason, Refusal
 from tests.stack import ALPHA, FREE
 
 
 def bounds(ask: Ask, **changes: int) -> Estimate | Refusal:
-    fields = {"bytes_per_token": 2.5, "context_tokens": 4096, "output_cap_tokens": 4096} | changes
+    fields = {"rates": Rates(2.5), "context_tokens": 4096, "output_cap_tokens": 4096} | changes
     return estimate(ask, ALPHA, **fields)  # type: ignore[arg-type]
 
 
@@ -45,9 +45,9 @@ def test_prompt_that_cannot_fit_is_refused_and_one_that_might_is_not() -> None:
     assert held(Ask(8 * 4096 - 8)).choice_output_tokens == 256
 
 
-def test_pictures_count_by_the_prior_and_not_by_their_bytes() -> None:
-    found = held(Ask(25, images=1, output_tokens=10), context_tokens=8192)
-    assert found.amounts.input_tokens == 10 + IMAGE_TOKENS
+def test_pictures_count_by_their_own_bound() -> None:
+    found = held(Ask(25, images=1, picture_tokens=700, output_tokens=10), context_tokens=8192)
+    assert found.amounts.input_tokens == 710
     assert found.amounts.spend_nanousd < 10_000 * 1000
 
 
@@ -56,8 +56,26 @@ def test_token_ids_count_exactly() -> None:
 
 
 def test_free_model_holds_no_money() -> None:
-    found = estimate(
-        Ask(100), FREE, bytes_per_token=2.5, context_tokens=4096, output_cap_tokens=4096
-    )
+    found = estimate(Ask(100), FREE, rates=Rates(2.5), context_tokens=4096, output_cap_tokens=4096)
     assert isinstance(found, Estimate)
     assert found.amounts.spend_nanousd == 0
+
+
+def test_input_is_never_held_above_the_context_of_each_prompt() -> None:
+    assert held(Ask(30_000, output_tokens=1)).amounts.input_tokens == 4096
+    assert held(Ask(60_000, prompts=4, choices=4)).amounts.input_tokens == 4 * 4096
+
+
+def test_many_prompts_are_measured_one_by_one() -> None:
+    assert isinstance(bounds(Ask(8 * 4096, prompts=2)), Estimate)
+    refusal = bounds(Ask(2 * 8 * 4096, prompts=2, field="prompt"))
+    assert isinstance(refusal, Refusal)
+    assert refusal.param == "prompt"
+
+
+def test_stated_bound_leaves_room_for_the_least_prompt() -> None:
+    assert held(Ask(8000, output_tokens=4096)).choice_output_tokens == 3096
+
+
+def test_dense_text_is_held_at_its_own_rate() -> None:
+    assert held(Ask(500, dense_bytes=250, output_tokens=1)).amounts.input_tokens == 100 + 250

@@ -1,0 +1,99 @@
+"""Bytes per token as each model reports them: a low quantile, so that a hold bounds its usage."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from routing.contracts.estimates import MAX_MODELS, Learnt
+from telemetry.stats.sketch import add, count_of, index_of, quantile, quantiles
+
+QUANTILE: Final = 0.01  # of observed bytes per token: one request in a hundred has fewer
+MIN_SAMPLES: Final = 50  # below them the prior stands
+MAX_SAMPLES: Final = 10_000  # then counts are halved: a new tokenizer is learnt within as many
+MIN_BYTES: Final = 256  # smaller prompts are mostly the frame around the text
+LEAST_RATE: Final = 1.0  # byte-level tokenizers never need more than a token a byte
+MOST_RATE: Final = 6.0
+DENSE_PRIOR: Final = 1.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sketches of one model: bytes per token of plain and dense text, and how far holds were."""
+
+    plain: dict[int, int] = field(default_factory=dict)
+    dense: dict[int, int] = field(default_factory=dict)
+    error: dict[int, int] = field(default_factory=dict)
+    count: int = 0
+
+    def observe(self, plain_bytes: int, dense_bytes: int, held_tokens: int, tokens: int) -> None:
+        """Count a request that reported its prompt tokens."""
+        if tokens <= 0 or held_tokens <= 0:
+            return
+        if self.count >= MAX_SAMPLES:
+            self._halve()
+        self.count += 1
+        _bump(self.error, held_tokens / tokens)
+        if not dense_bytes and plain_bytes >= MIN_BYTES:
+            _bump(self.plain, plain_bytes / tokens)
+        elif dense_bytes >= MIN_BYTES:
+            # The plain part gets as few tokens as can be: what is left is too many, never too few.
+            rest = tokens - plain_bytes / MOST_RATE
+            if rest > 0:
+                _bump(self.dense, dense_bytes / rest)
+
+    def _halve(self) -> None:
+        for bins in (self.plain, self.dense, self.error):
+            for index in list(bins):
+                bins[index] //= 2
+                if not bins[index]:
+                    del bins[index]
+        self.count = count_of(self.error)
+
+
+def _bump(bins: dict[int, int], value: float) -> None:
+    index = index_of(value)
+    bins[index] = bins.get(index, 0) + 1
+
+
+class Error(NamedTuple):
+    """Held input tokens per reported token; None without samples. 1.0 is exact, below is debt."""
+
+    samples: int
+    low: float | None  # 5 of 100 requests were held below this
+    median: float | None
+    high: float | None  # 95 of 100
+
+
+def rate_of(bins: Mapping[int, int], prior: float) -> float:
+    """Bytes per token to estimate with; the prior until there are enough samples."""
+    if count_of(bins) < MIN_SAMPLES:
+        return prior
+    found = quantile(bins, QUANTILE)
+    return prior if found is None else min(max(found, LEAST_RATE), MOST_RATE)
+
+
+def error_of(bins: Mapping[int, int]) -> Error:
+    """How far holds were from what was reported."""
+    return Error(count_of(bins), *quantiles(bins, (0.05, 0.5, 0.95)))
+
+
+def merged(parts: Iterable[Learnt]) -> dict[str, Tally]:
+    """The sum of what several gateways learnt, by model; at most `MAX_MODELS` of them."""
+    found: dict[str, Tally] = {}
+    for part in parts:
+        if part.model not in found and len(found) >= MAX_MODELS:
+            continue
+        tally = found.setdefault(part.model, Tally())
+        add(tally.plain, part.plain)
+        add(tally.dense, part.dense)
+        add(tally.error, part.error)
+        tally.count = count_of(tally.error)
+    return found
+
+
+def learnt(tallies: Mapping[str, Tally]) -> list[Learnt]:
+    """As gateways tell one another."""
+    return [
+        Learnt(model, list(t.plain.items()), list(t.dense.items()), list(t.error.items()))
+        for model, t in tallies.items()
+    ]

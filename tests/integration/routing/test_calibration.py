@@ -1,0 +1,147 @@
+"""Bytes per token are learnt from reported usage, shared by gateways, and outlive a restart."""
+
+import os
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+import redis
+
+from routing.contracts.enums import UsageSource
+from routing.contracts.estimates import KEPT_MS, decode_estimates
+from routing.contracts.usage import UsageEvent
+from routing.decision.estimate import Ask, Rates
+from routing.gateway.calibration import Calibration
+from routing.store import keys
+from routing.store.client import StoreConnection
+from routing.store.clock import StoreClock
+from telemetry.stats.token_rates import MIN_SAMPLES, MOST_RATE, Tally, error_of, learnt, merged
+from tests.stack import make_snapshot, start_gateway
+from tests.upstream import UpstreamThread, answer, json_script, usage
+
+pytestmark = pytest.mark.anyio
+NOW_MS = 1_790_000_000_000
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[StoreConnection]:
+    clock = StoreClock(time.monotonic, int(time.time() * 1000))
+    connection = StoreConnection(os.environ["REDIS_URL"], name="test", clock=clock)
+    connection.start()
+    await connection.wait_ready(5)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def event(tokens: int, held: int = 400) -> UsageEvent:
+    raw = {
+        "request_id": "r", "tenant_id": "1", "key_id": "1", "project_id": "1", "model_asked": "m",
+        "model": "m", "status": "ok", "usage_source": "reported", "work_class": "standard",
+        "policy": "p", "price_version": 1, "gateway_id": "g", "started_at_ms": 1, "ended_at_ms": 2,
+        "input_tokens": tokens, "held_input_tokens": held,
+    }  # fmt: skip
+    return msgspec.convert(raw, UsageEvent)
+
+
+def taught(gateway_id: str, rate: int, *, count: int = MIN_SAMPLES) -> Calibration:
+    calibration = Calibration(gateway_id)
+    for _ in range(count):
+        calibration.observe(Ask(1_000), event(1_000 // rate))
+    return calibration
+
+
+def test_prior_stands_until_there_are_enough_samples() -> None:
+    few = taught("a", 4, count=MIN_SAMPLES - 1)
+    few._take([])
+    assert few.rates("m", 2.5) == Rates(2.5, 1.0)
+    few.observe(Ask(1_000), event(250))
+    few._take([])
+    assert few.rates("m", 2.5).plain == pytest.approx(4.0, rel=0.02)
+    assert few.rates("other", 2.5) == Rates(2.5, 1.0)
+
+
+def test_rate_is_the_low_end_and_bounded() -> None:
+    mixed = taught("a", 5, count=98)
+    for _ in range(2):
+        mixed.observe(Ask(1_000), event(500))
+    mixed._take([])
+    assert mixed.rates("m", 2.5).plain == pytest.approx(2.0, rel=0.02)
+    extreme = taught("a", 100)
+    extreme._take([])
+    assert extreme.rates("m", 2.5).plain == MOST_RATE
+
+
+def test_estimated_usage_pictures_and_ids_teach_nothing() -> None:
+    calibration = Calibration("a")
+    counted = msgspec.structs.replace(event(1), usage_source=UsageSource.COUNTED)
+    for _ in range(MIN_SAMPLES):
+        calibration.observe(Ask(1_000), counted)
+        calibration.observe(Ask(1_000, images=1), event(1_000))
+        calibration.observe(Ask(1_000, input_tokens=9), event(1_000))
+    calibration._take([])
+    assert calibration.rates("m", 2.5) == Rates(2.5, 1.0)
+
+
+def test_dense_text_beside_plain_is_learnt_without_risk() -> None:
+    calibration = Calibration("a")
+    for _ in range(MIN_SAMPLES):  # 600 plain bytes at 4 and 600 dense ones at 2: 150 + 300 tokens
+        calibration.observe(Ask(1_200, dense_bytes=600), event(450))
+    calibration._take([])
+    rates = calibration.rates("m", 2.5)
+    assert rates.plain == 2.5
+    assert 1.0 < rates.dense <= 2.0
+
+
+def test_counts_are_halved_so_that_a_new_tokenizer_is_learnt() -> None:
+    tally = Tally()
+    for _ in range(10_001):
+        tally.observe(1_000, 0, 300, 250)
+    assert tally.count == 5_001
+    again = merged(learnt({"m": tally}))["m"]
+    assert (again.plain, again.error, again.count) == (tally.plain, tally.error, tally.count)
+    assert error_of(tally.error).median == pytest.approx(1.2, rel=0.02)
+
+
+async def test_gateways_share_and_find_their_own_again(store: redis.Redis) -> None:
+    async with connected() as connection:
+        first, second = taught("a", 4, count=30), taught("b", 4, count=30)
+        await first.share(connection, NOW_MS)
+        await second.share(connection, NOW_MS)
+        assert second.rates("m", 2.5).plain == pytest.approx(4.0, rel=0.02)
+        assert first.rates("m", 2.5).plain == 2.5  # has not looked since
+        await first.share(connection, NOW_MS)
+        assert first.rates("m", 2.5).plain == pytest.approx(4.0, rel=0.02)
+        for _ in range(3):  # nobody counts anybody twice
+            await first.share(connection, NOW_MS)
+            await second.share(connection, NOW_MS)
+        told = decode_estimates(store.hget(keys.ESTIMATES, "a"))
+        assert sum(count for _, count in told.learnt[0].plain) == 30
+        restarted = Calibration("a")
+        await restarted.share(connection, NOW_MS)
+        assert restarted.rates("m", 2.5).plain == pytest.approx(4.0, rel=0.02)
+        store.hset(keys.ESTIMATES, "junk", b"\xc1")
+        await restarted.share(connection, NOW_MS + KEPT_MS)
+        assert set(store.hkeys(keys.ESTIMATES)) == {b"a"}
+
+
+def test_real_gateway_learns_marks_and_counts_what_exceeds_its_hold(
+    store: redis.Redis, state_dir: Path
+) -> None:
+    text = "all these words are plain " * 40
+    with UpstreamThread() as upstream:
+        upstream.choose = lambda seen: json_script(answer(used=usage(prompt=5_000)))
+        snapshot = make_snapshot([upstream.address])
+        with start_gateway(snapshot, os.environ["REDIS_URL"], state_dir) as gateway:
+            reply = gateway.chat(
+                model="alpha-8b", messages=[{"role": "user", "content": text}], max_tokens=5
+            )
+            assert reply.status_code == 200
+            page = httpx.get(f"{gateway.admin_url}/metrics", trust_env=False).text
+    assert re.search(r'headrace_hold_exceeded_total\{model="alpha-8b"\} 1', page), page
