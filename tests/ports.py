@@ -7,9 +7,15 @@ the servers that other tests use.
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+
+from tests.collecting import ConsoleProcess
 
 CHUNK_BYTES = 65_536
 
@@ -98,3 +104,26 @@ def through(url: str) -> Iterator[tuple[FaultyPort, str]]:
         yield port, urlunsplit(parts._replace(netloc=f"{user}@127.0.0.1:{port.port}"))
     finally:
         port.close()
+
+
+@dataclass
+class BreakableConsole:
+    """A console behind two ports that can be broken, and somebody signed in."""
+
+    process: ConsoleProcess
+    database: FaultyPort
+    store: FaultyPort
+    cookie: str
+    token: str
+
+    def get(
+        self, path: str, *, cookie: bool = True, **headers: str
+    ) -> tuple[httpx.Response, float]:
+        """The answer and how long it took."""
+        if cookie and not path.startswith("/api/"):
+            headers["Cookie"] = f"headrace_session={self.cookie}"
+        if path.startswith("/api/"):
+            headers["Authorization"] = f"Bearer {self.token}"
+        began_s = time.monotonic()
+        answer = httpx.get(self.process.url + path, headers=headers, timeout=15, trust_env=False)
+        return answer, time.monotonic() - began_s

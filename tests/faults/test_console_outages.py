@@ -2,23 +2,16 @@
 
 import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from urllib.parse import quote
 
 import httpx
 import pytest
-from django.test import Client
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from console.accounts.services import issue_token
-from tests import factories
-from tests.collecting import ConsoleProcess, start_console
-from tests.ports import FaultyPort, through
+from tests.ports import BreakableConsole
 from tests.stack import wait_until
 
-pytest_plugins = ("tests.live_fixtures",)
+pytest_plugins = ("tests.outage_fixtures",)
 
 BOUND_S = 3.0
 PAGES = (
@@ -32,60 +25,6 @@ ENDPOINTS = (
     "tenants/acme/limits/", "tenants/acme/members/", "usage/", "adjustments/", "prices/", "pools/",
     "pools/p-a/", "policies/", "policies/main/", "policy-acks/", "series/", "audit/", "jobs/",
 )  # fmt: skip
-TENANT_NAME = "Acme Confidential GmbH"
-
-
-@dataclass
-class Console:
-    """A console behind two ports that can be broken, and somebody signed in."""
-
-    process: ConsoleProcess
-    database: FaultyPort
-    store: FaultyPort
-    cookie: str
-    token: str
-
-    def get(
-        self, path: str, *, cookie: bool = True, **headers: str
-    ) -> tuple[httpx.Response, float]:
-        """The answer and how long it took."""
-        if cookie and not path.startswith("/api/"):
-            headers["Cookie"] = f"headrace_session={self.cookie}"
-        if path.startswith("/api/"):
-            headers["Authorization"] = f"Bearer {self.token}"
-        began_s = time.monotonic()
-        answer = httpx.get(self.process.url + path, headers=headers, timeout=15, trust_env=False)
-        return answer, time.monotonic() - began_s
-
-
-@pytest.fixture
-def running(live_store, database, settings, tmp_path) -> Iterator[Console]:
-    world = factories.World()
-    factories.make_tenant(world, "acme", TENANT_NAME)
-    factories.make_people(world)
-    factories.make_fleet(world, {"p-a": 2})
-    factories.make_policy(world)
-    factories.make_usage(world, "acme", 5)
-    factories.beat(live_store)
-    client = Client()
-    client.force_login(world.people["ada"])
-    token = issue_token(user_id=world.people["ada"].pk, name="t", actor=factories.ACTOR).secret
-    server = settings.DATABASES["default"]
-    url = (
-        f"postgresql://{quote(server['USER'])}:{quote(server['PASSWORD'])}"
-        f"@{server['HOST']}:{server['PORT']}/{server['NAME']}"
-    )
-    with (
-        through(url) as (database_port, database_url),
-        through(live_store.url) as (store_port, store_url),
-        start_console(store_url, database_url, tmp_path) as process,
-    ):
-        console = Console(
-            process, database_port, store_port, client.cookies["headrace_session"].value, token
-        )
-        wait_until(lambda: console.get("/readyz")[0].status_code == 200, 30, "ready")
-        assert console.get("/system/")[0].status_code == 200
-        yield console
 
 
 def paths() -> tuple[str, ...]:
@@ -93,7 +32,9 @@ def paths() -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("fault", ["hang", "refuse"])
-def test_without_postgresql_every_answer_is_quick_and_names_it(running: Console, fault: str):
+def test_without_postgresql_every_answer_is_quick_and_names_it(
+    running: BreakableConsole, fault: str
+):
     getattr(running.database, fault)()
     for path in paths():
         answer, took_s = running.get(path)
@@ -114,7 +55,9 @@ def test_without_postgresql_every_answer_is_quick_and_names_it(running: Console,
 
 
 @pytest.mark.parametrize("fault", ["hang", "refuse"])
-def test_without_the_store_pages_work_and_the_system_page_names_it(running: Console, fault: str):
+def test_without_the_store_pages_work_and_the_system_page_names_it(
+    running: BreakableConsole, fault: str
+):
     getattr(running.store, fault)()
     answer, took_s = running.get("/system/")
     assert took_s < BOUND_S
@@ -132,7 +75,7 @@ def test_without_the_store_pages_work_and_the_system_page_names_it(running: Cons
 
 
 def test_sign_in_works_without_the_store_and_is_refused_by_name_without_postgresql(
-    running: Console,
+    running: BreakableConsole,
 ):
     running.store.refuse()
     assert running.get("/sign-in/", cookie=False)[0].status_code == 200
@@ -155,7 +98,9 @@ def test_sign_in_works_without_the_store_and_is_refused_by_name_without_postgres
 
 
 @pytest.mark.parametrize("fault", ["hang", "refuse"])
-def test_a_socket_that_opens_without_postgresql_is_told_to_come_back(running: Console, fault: str):
+def test_a_socket_that_opens_without_postgresql_is_told_to_come_back(
+    running: BreakableConsole, fault: str
+):
     getattr(running.database, fault)()
     began_s = time.monotonic()
     with (
