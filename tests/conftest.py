@@ -92,7 +92,10 @@ def free_ports(count: int) -> list[int]:
 
 
 def processes_of(state: Path) -> dict[int, str]:
-    """Every process that works for a state: it is named in its arguments or its environment."""
+    """Every process that works for a state: in its arguments, environment or working directory.
+
+    Servers overwrite the first two with a title.
+    """
     needle = os.fsencode(state)
     found = {}
     for entry in Path("/proc").iterdir():
@@ -101,6 +104,7 @@ def processes_of(state: Path) -> dict[int, str]:
         try:
             arguments = (entry / "cmdline").read_bytes()
             told = arguments + (entry / "environ").read_bytes()
+            told += os.fsencode(os.readlink(entry / "cwd"))
         except OSError:
             continue
         if arguments and needle in told:

@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 MAX_ATTEMPTS = 5  # a job that failed five times waits for a person
 KEPT_S = 7 * 24 * 3600  # ended jobs stay for a week
 MAX_FORGOTTEN = 500  # rows deleted by one poll: short transactions
+CLOCK_SLACK_S = 5.0  # clocks of two hosts that write and claim may differ by so much
 MAX_POLLED = 50  # jobs nudged by one poll: more than a worker starts in its interval
 
 
@@ -126,7 +127,7 @@ def claim(job_id: int) -> Claim | None:
     now = timezone.now()
     row = (
         Job.objects.select_for_update(skip_locked=True)
-        .filter(pk=job_id, state=JobState.QUEUED, run_after__lte=now)
+        .filter(_is_due(now), pk=job_id, state=JobState.QUEUED)
         .first()
     )
     if row is None or (row.dedupe_key and _has_running_twin(row, now)):
@@ -214,7 +215,9 @@ def requeue_stale() -> int:
     silent_since = now - timedelta(seconds=STALE_AFTER_S)
     rows = list(
         Job.objects.select_for_update(skip_locked=True)
-        .filter(state=JobState.RUNNING, heartbeat_at__lt=silent_since)
+        .filter(state=JobState.RUNNING)
+        # A heartbeat from the future was written before the clock was set back, by one who is gone.
+        .filter(Q(heartbeat_at__lt=silent_since) | Q(heartbeat_at__gt=now + (now - silent_since)))
         .order_by("pk")[:MAX_POLLED]
     )
     for row in rows:
@@ -262,8 +265,13 @@ def cancel(*, job_id: int, actor: Actor, reason: str = "") -> None:
 
 def due_job_ids() -> list[int]:
     """Queued jobs whose time has come, oldest first, at most `MAX_POLLED`."""
-    rows = Job.objects.filter(state=JobState.QUEUED, run_after__lte=timezone.now())
+    rows = Job.objects.filter(_is_due(timezone.now()), state=JobState.QUEUED)
     return list(rows.order_by("run_after", "id").values_list("pk", flat=True)[:MAX_POLLED])
+
+
+def _is_due(now: datetime) -> Q:
+    """Its time has come, or it was queued before the clock was set back: then waiting is over."""
+    return Q(run_after__lte=now) | Q(created_at__gt=now + timedelta(seconds=CLOCK_SLACK_S))
 
 
 def _mine(held: Claim) -> QuerySet[Job]:

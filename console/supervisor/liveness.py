@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import redis
 
+from console.supervisor import ports
 from console.supervisor.probes import (
     HEARTBEAT_FRESH_S,
     PROBE_TIMEOUT_S,
@@ -21,7 +22,6 @@ from console.supervisor.probes import (
 from routing.store import keys
 
 _SSL_REQUEST = struct.pack("!ii", 8, 80877103)  # answered by `S` or `N` before any login
-_WRITE_PROBE = f"{keys.PROCESSES}:probe"
 _WRITE_PROBE_MS = 10_000
 _READ_AGAIN_AFTER_S = 2.0  # one look at the store serves all who ask in the same round
 
@@ -34,7 +34,9 @@ class HttpAnswers:
     port: int
 
     def __call__(self, pid: int) -> bool | None:
-        """Whether it answers."""
+        """Whether it answers, and not somebody else on its port."""
+        if ports.listens(pid, self.port) is False:
+            return False
         connection = http.client.HTTPConnection(self.host, self.port, timeout=PROBE_TIMEOUT_S)
         try:
             connection.request("GET", "/healthz")
@@ -112,7 +114,7 @@ class Beats:
     def _read(self, now_s: float) -> None:
         try:
             with store_client(self.url) as client:
-                client.set(_WRITE_PROBE, 1, px=_WRITE_PROBE_MS)  # full or read-only: it is away
+                client.set(keys.WRITE_PROBE, 1, px=_WRITE_PROBE_MS)  # full, read-only: it is away
                 raw = client.hgetall(keys.PROCESSES)
         except redis.RedisError:
             self._is_away = True

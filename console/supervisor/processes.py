@@ -315,6 +315,18 @@ class Supervisor:
         if not child.waiting_for:
             child.was_ready = True
             self._enter(child, Phase.READY)
+        elif watch.hangs_at_start(child, time.monotonic()) and self._is_mute(child):
+            self._kill(child, f"hung at its start ({child.waiting_for}): killed")
+
+    def _is_mute(self, child: Child) -> bool:
+        ask = child.program.is_alive
+        return ask is not None and child.process is not None and ask(child.process.pid) is False
+
+    def _kill(self, child: Child, why: str) -> None:
+        """End a child that does not answer; its death is then seen as any other."""
+        child.killed_for = why
+        if child.identity is not None:
+            proc.send(child.identity, signal.SIGKILL)  # a stopped process takes no other signal
 
     def _ask(self, child: Child) -> None:
         """Does a ready child still answer? One that stays silent is killed, and so starts again."""
@@ -330,9 +342,8 @@ class Supervisor:
             self._tell(f"{child.program.name} {answers}")
             self._enter(child, phase)
         silent_s = watch.silent_too_long_s(child, now_s, self.restart_silent_after_s)
-        if silent_s is not None and child.identity is not None:
-            child.killed_for = f"did not answer for {silent_s:.0f} s: killed"
-            proc.send(child.identity, signal.SIGKILL)  # a stopped process takes no other signal
+        if silent_s is not None:
+            self._kill(child, f"did not answer for {silent_s:.0f} s: killed")
 
     def _end_strays(self) -> None:
         now_s = time.monotonic()

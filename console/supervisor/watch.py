@@ -13,6 +13,7 @@ from console.supervisor.program import Child
 LIVE_EVERY_S = 5.0
 SILENT_AFTER = 2  # unanswered questions in a row, then it is shown as silent
 RESTART_SILENT_AFTER_S = 30.0  # ten times what a full garbage collection or a page-in takes
+START_LIMIT_S = 60.0  # a restart that neither ends nor answers for so long hangs
 STRAY_AFTER_S = 10.0  # a replica is on record long before
 
 
@@ -43,6 +44,15 @@ def silent_too_long_s(child: Child, now_s: float, limit_s: float) -> float | Non
     silent_s = now_s - child.silent_since_s
     is_over = silent_s >= limit_s and child.silent_count * LIVE_EVERY_S >= limit_s
     return silent_s if is_over else None
+
+
+def hangs_at_start(child: Child, now_s: float) -> bool:
+    """Whether a restarted one is to be asked for an answer of any kind, and ended without one.
+
+    The first start has a limit of its own, and then everything stops.
+    """
+    is_late = now_s - child.started_s >= START_LIMIT_S
+    return is_late and child.was_ready and child.program.restarts_silent
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from routing.contracts.live import POOL_HISTORY
 from routing.contracts.process import ProcessStatus
 from routing.contracts.snapshot import Snapshot, SnapshotError, decode_snapshot
 from routing.store import keys
+from routing.store.clock import StoreClock
 from routing.store.pooled import async_client
 from routing.store.state import living_gateways
 from telemetry.collector.fold import Overtaken, fold, recall
@@ -67,6 +68,9 @@ class Collector:
     lease: Lease
     epoch: str = field(default_factory=lambda: secrets.token_hex(4))
     seq: int = 0
+    clock: StoreClock = field(
+        default_factory=lambda: StoreClock(time.monotonic, time.time_ns() // 1_000_000)
+    )
     started_at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     snapshot: Snapshot | None = None
     tracks: dict[str, Track] = field(default_factory=dict)
@@ -92,6 +96,7 @@ class Collector:
 
     async def round(self) -> None:
         """One round: active when the lease is ours, else only a sign of life."""
+        await self._read_clock()
         is_active = await self.lease.hold()
         if is_active:
             await self._refresh_snapshot()
@@ -105,6 +110,11 @@ class Collector:
             self.tracks.clear()
             self.kv_events.close()
         await self._beat(is_active=is_active)
+
+    async def _read_clock(self) -> None:
+        """Gateways stamp by the store's clock, so we do: hosts' own clocks may differ."""
+        seconds, micros = await self.store.time()
+        self.clock.observe(seconds * 1000 + micros // 1000)
 
     async def close(self) -> None:
         """Let a standby take over at once."""
@@ -130,7 +140,7 @@ class Collector:
             log.warning("kept the last good snapshot: %s", error)
 
     async def _recall(self) -> Memory:
-        trailing, spend = await recall(self.store, _now_ms())
+        trailing, spend = await recall(self.store, self.clock.now_ms())
         history = History.of(optional_bytes(await self.store.hget(keys.LIVE, POOL_HISTORY)))
         return Memory(trailing=trailing, spend=spend, history=history)
 
@@ -154,7 +164,7 @@ class Collector:
                 for _, endpoint in wanted
             ]
         )
-        now_s, now_ms = time.monotonic(), _now_ms()
+        now_s, now_ms = time.monotonic(), self.clock.now_ms()
         hung = await self._hung(now_ms)
         states: dict[str, list[EndpointState]] = {pool: [] for pool in pools}
         for (pool, endpoint), outcome in zip(wanted, outcomes, strict=True):
@@ -181,7 +191,7 @@ class Collector:
         )
 
     async def _fold(self, memory: Memory) -> None:
-        now_ms = _now_ms()
+        now_ms = self.clock.now_ms()
         try:
             folded = await fold(self.store, now_ms)
         except Overtaken:
@@ -195,7 +205,7 @@ class Collector:
             memory.frames_at_ms = max(memory.frames_at_ms or 0, frame.at_ms)
 
     async def _publish(self, memory: Memory, pools: dict[str, list[EndpointState]]) -> None:
-        now_ms = _now_ms()
+        now_ms = self.clock.now_ms()
         memory.trailing.expire(now_ms // 1000)
         memory.spend.expire(minute_of(now_ms))
         self.seq += 1
@@ -213,7 +223,7 @@ class Collector:
         await publish(self.store, found, memory.history)
 
     async def _beat(self, *, is_active: bool) -> None:
-        now_ms = _now_ms()
+        now_ms = self.clock.now_ms()
         frames_at_ms = self.memory.frames_at_ms if self.memory else None
         status = ProcessStatus(
             name=NAME,
@@ -224,10 +234,6 @@ class Collector:
             note="active" if is_active else "standby",
         )
         await write_status(self.store, status)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 async def _sleep(stop: asyncio.Event, seconds: float) -> None:

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 PERIOD_S = 1.0  # least time between two reads
 UNNUDGED_S = 2.0  # a lost nudge costs this much
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
+STOP_AGAIN_S = 0.5
 STORE_TIMEOUT_S = 2.0
 STATES_KEPT = 5  # the newest, and those that a viewer may resume from after a short break
 VIEWS_MAX = 512  # views shared between sockets at one state; beyond, each is built for itself
@@ -59,11 +60,12 @@ class Hub:
             ]
 
     async def stop(self) -> None:
-        """Stop reading."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Stop reading. Asks again: a client that is just connecting may swallow the first time."""
+        pending, self._tasks = set(self._tasks), []
+        while pending:
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=STOP_AGAIN_S)
 
     @contextlib.contextmanager
     def woken(self, wake: asyncio.Event) -> Iterator[None]:

@@ -29,6 +29,8 @@ MIB = 2**20
 DISK_BYTES = 384 * MIB  # a start needs 256 free
 FULL_FOR_S = 4.0  # longer than every patience inside the gateway
 
+pytestmark = pytest.mark.timeout(600)  # a shared stack starts several times, on any machine
+
 
 def as_root(*command: str) -> None:
     words = [*(() if os.geteuid() == 0 else ("sudo", "-n")), *command]

@@ -19,6 +19,8 @@ from tests.supervising import own_stack, start_up, until, up_refused
 FUTURE = "9999_from_the_future"
 KILL_AFTER_LINES = (1, 12)  # "Applying ..." lines of the log when `prepare` is killed
 
+pytestmark = pytest.mark.timeout(600)  # a shared stack starts several times, on any machine
+
 
 def applying(stack: Stack) -> int:
     log = stack.state / "logs" / "prepare.log"

@@ -148,6 +148,7 @@ def _view(row: Replica, *, is_wanted: bool) -> ReplicaView:
 def _advance(charge: _Charge, row: Replica, wait_s: float) -> ReplicaLifecycle:
     """Look, decide, record, act; the state it is in afterwards."""
     driver, spec = charge.driver, charge.spec
+    _redate(row)
     view = _view(row, is_wanted=charge.is_wanted)
     seen = _look(driver, spec, row.handle, wait_s) if needs_look(view) else None
     step = advance(view, seen, timezone.now().timestamp())
@@ -162,6 +163,17 @@ def _advance(charge: _Charge, row: Replica, wait_s: float) -> ReplicaLifecycle:
     if step.act is Act.PROBE:
         return _probe(charge, row)
     return step.lifecycle
+
+
+def _redate(row: Replica) -> None:
+    """A change dated in the future was written before the clock was set back: its waits start now.
+
+    They would otherwise last until the clock has caught up.
+    """
+    now = timezone.now()
+    if row.lifecycle_since > now:
+        Replica.objects.filter(pk=row.pk).update(lifecycle_since=now)
+        row.lifecycle_since = now
 
 
 def _look(driver: PoolDriver, spec: PoolSpec, handle: Handle, wait_s: float) -> ReplicaStatus:

@@ -95,5 +95,5 @@ def test_beat_queues_what_the_schedule_says_and_the_worker_runs_it(store, tmp_pa
             30,
             "a scheduled job ran",
         )
-    assert settings.CELERY_BEAT_SCHEDULER.endswith("DatabaseScheduler")
+    assert settings.CELERY_BEAT_SCHEDULER.endswith(":SteadyScheduler")
     assert Job.objects.filter(state="failed").count() == 0
