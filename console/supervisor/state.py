@@ -78,7 +78,7 @@ class State:
 
     @property
     def replicas(self) -> Path:
-        """One file for each replica that the simulated driver started."""
+        """One file for each replica that runs as a process of this machine."""
         return self.root / "replicas"
 
     def create(self) -> bool:
