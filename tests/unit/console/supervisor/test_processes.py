@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,45 @@ def test_signal_to_a_pid_that_changed_hands_is_not_sent() -> None:
 def test_failed_one_shot_is_refused_with_its_last_line(supervisor: Supervisor) -> None:
     with pytest.raises(StartRefused, match="prepare failed: no disk; log: "):
         supervisor.run_once(program("prepare", "raise SystemExit('no disk')"), 20)
+
+
+def test_stray_grandchild_that_no_record_names_is_ended(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.supervisor.watch.STRAY_AFTER_S", 0.2)
+    monkeypatch.setattr("console.supervisor.watch.LIVE_EVERY_S", 0.1)
+    start_two = (
+        "import subprocess, sys, time\n"
+        f"for _ in range(2): subprocess.Popen([sys.executable, '-c', {SLEEP!r}],"
+        " start_new_session=True)\n"
+        "time.sleep(600)"
+    )
+    parent = program("worker", start_two)
+    supervisor.start([parent], 20)
+    worker = child(supervisor, "worker")
+    assert worker.process is not None
+    turn_until(supervisor, lambda: len(proc.children_of(worker.process.pid)) == 2)
+    kept, stray = (proc.identify(pid) for pid in proc.children_of(worker.process.pid))
+    assert kept is not None
+    assert stray is not None
+    supervisor.kept = lambda: {kept}
+    os.kill(worker.process.pid, signal.SIGKILL)
+    turn_until(supervisor, lambda: not stray.is_alive)
+    assert kept.is_alive
+
+
+def test_start_that_hangs_after_a_restart_is_ended(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.supervisor.watch.START_LIMIT_S", 0.3)
+    answers = {"ready": "", "alive": True}
+    hung = program("console", SLEEP, probe=lambda pid: str(answers["ready"]))
+    hung = replace(hung, is_alive=lambda pid: bool(answers["alive"]), restarts_silent=True)
+    supervisor.start([hung], 20)
+    one = child(supervisor, "console")
+    answers |= {"ready": "no answer", "alive": False}
+    assert one.process is not None
+    os.kill(one.process.pid, signal.SIGKILL)
+    turn_until(supervisor, lambda: one.last_reason == "hung at its start (no answer): killed")
+    answers["ready"] = ""
+    turn_until(supervisor, lambda: one.phase is Phase.READY)
