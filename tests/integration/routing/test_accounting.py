@@ -411,6 +411,45 @@ async def test_full_stream_counts_as_store_away(store, tmp_path: Path, monkeypat
         assert shared.mode is StoreMode.SHARED
 
 
+async def test_store_that_refuses_writes_counts_as_away_until_one_succeeds(private, tmp_path: Path):
+    who = tenant()
+    open_bucket(private.client, who.bucket)
+    async with gateway(private.url, tmp_path) as one:
+        first = await one.reserve(who)
+        private.client.config_set("maxmemory", 1)
+        degraded = await one.reserve(who)
+        assert degraded.mode is StoreMode.DEGRADED
+        one.end(first)
+        bucket = one.accountant.book.buckets[who.bucket]
+        shares = bucket.shares
+        # Questions that write nothing are answered meanwhile: they grant no second share.
+        await until(lambda: one.reserver.away_s(bucket) > 1.5, what="outage time that goes on")
+        assert bucket.shares is shares
+        one.outage = OutagePolicy(store_away="closed")
+        known = one.accountant.book.size
+        refused = await one.reserve(who)
+        assert refused.reason is Reason.NO_CAPACITY
+        assert one.accountant.book.size == known, "a refusal leaves nothing behind"
+        private.client.config_set("maxmemory", 0)
+        await until(lambda: len(entries(private.client, who.bucket)) == 1, what="its row")
+        assert (await one.reserve(who)).mode is StoreMode.SHARED
+
+
+async def test_stuck_journal_admits_nobody_from_a_share(private, tmp_path: Path, monkeypatch):
+    who = tenant()
+    open_bucket(private.client, who.bucket)
+    async with gateway(private.url, tmp_path) as one:
+        await one.reserve(who)
+        private.kill()
+        await until(lambda: not one.store.is_ready)
+        assert isinstance(await one.reserve(who), Hold)
+        monkeypatch.setattr(type(one.journal), "is_stuck", True)
+        known = one.accountant.book.size
+        refused = await one.reserve(who)
+        assert refused.reason is Reason.NO_CAPACITY
+        assert one.accountant.book.size == known
+
+
 async def test_shapes_reach_their_stream_in_batches(store, tmp_path: Path):
     async with gateway(redis_url(), tmp_path) as one:
         for number in range(450):

@@ -183,9 +183,14 @@ async def test_full_disk_delays_the_record_not_the_request_and_loses_nothing(
     async with asyncio.timeout(5):  # the gate's timer may be a millisecond early
         while not journal.is_behind:
             await asyncio.sleep(0.005)
+        while not gate.is_stuck:
+            await asyncio.sleep(0.05)
+    assert journal.trouble == "the usage journal cannot be written: No space left on device"
     space = 10**9
     await written(journal, sequence)
     assert not journal.is_behind
+    assert not gate.is_stuck
+    assert journal.trouble == ""
     journal.close()
     again, left = opened(tmp_path)
     again.close()
