@@ -114,22 +114,26 @@ async def _supervised(replay: Replay, arrivals: Iterable[Arrival], *, is_demo: b
     await replay.run(arrivals, stop)
     if beat:
         beat.cancel()
+        await asyncio.gather(beat, return_exceptions=True)
 
 
 async def _heartbeat(replay: Replay) -> None:
     """Tell `status` that traffic runs; the store being away must not stop it."""
     client = sync_client(settings.REDIS_URL)
     started_at_ms = int(time.time() * 1000)
-    while True:
-        status = ProcessStatus(
-            name="traffic",
-            pid=os.getpid(),
-            started_at_ms=started_at_ms,
-            at_ms=int(time.time() * 1000),
-            note=f"{replay.sent} sent, {replay.dropped} dropped",
-        )
-        with contextlib.suppress(OSError, redis.RedisError):
-            await asyncio.to_thread(
-                client.hset, keys.PROCESSES, f"traffic:{status.pid}", encode_status(status)
+    field = f"traffic:{os.getpid()}"
+    try:
+        while True:
+            status = ProcessStatus(
+                name="traffic",
+                pid=os.getpid(),
+                started_at_ms=started_at_ms,
+                at_ms=int(time.time() * 1000),
+                note=f"{replay.sent} sent, {replay.dropped} dropped",
             )
-        await asyncio.sleep(HEARTBEAT_S)
+            with contextlib.suppress(OSError, redis.RedisError):
+                await asyncio.to_thread(client.hset, keys.PROCESSES, field, encode_status(status))
+            await asyncio.sleep(HEARTBEAT_S)
+    finally:  # one that ended as it should is not missed
+        with contextlib.suppress(OSError, redis.RedisError):
+            client.hdel(keys.PROCESSES, field)
