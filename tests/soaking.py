@@ -62,6 +62,7 @@ class Traffic:
     callers: list[Caller]
     seed: int = 1
     think_s: float = THINK_S
+    before: Stack | None = None  # whose rows up to now are not ours
     seen: list[Seen] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -69,6 +70,7 @@ class Traffic:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         parts = urlsplit(self.url)
         self._host, self._port = parts.hostname or "", parts.port or 80
+        self.earlier = booked_ids(self.before) if self.before else frozenset[str]()
 
     def __enter__(self) -> "Traffic":
         self._thread.start()
@@ -82,6 +84,15 @@ class Traffic:
         self._stop.set()
         self._thread.join(ANSWER_S + 10)
         assert not self._thread.is_alive(), "a caller still waits for its answer"
+
+    def until_served(self, timeout_s: float = 60.0, answers: int = 3) -> None:
+        """Wait for some whole answers that begin from now on."""
+        since_s = time.monotonic()
+        while self.count(since_s) < answers:
+            assert time.monotonic() - since_s < timeout_s, (
+                f"not served for {timeout_s} s: {self.kinds(since_s)}"
+            )
+            time.sleep(0.1)
 
     def count(self, since_s: float = 0.0, kind: str = OK) -> int:
         """Answers of a kind that began after an instant."""
@@ -244,6 +255,13 @@ def settle_and_check(stack: Stack, traffic: Traffic, quiet_s: float = QUIET_S) -
     return Books(len(traffic.seen), rows, late, int(spend + late_spend), took_s)
 
 
+def booked_ids(stack: Stack) -> frozenset[str]:
+    """Every request in the ledger now."""
+    with psycopg.connect(stack.settings["DATABASE_URL"]) as db:
+        rows = db.execute("SELECT request_id::text FROM tenants_usage").fetchall()
+    return frozenset(row[0] for row in rows)
+
+
 def differences(stack: Stack, traffic: Traffic) -> list[str]:
     """Everything that is not as it should be, now; empty when all is well."""
     try:
@@ -281,7 +299,7 @@ def _answers_and_rows(db: "psycopg.Connection[Any]", traffic: Traffic) -> list[s
         found.append(f"{len(void)} answers booked as void: {void[:3]}")
     if charged := [i for i in refused if rows.get(i, "v") != "v"]:
         found.append(f"{len(charged)} refusals charged: {charged[:3]}")
-    strangers = rows.keys() - answered.keys() - refused - failed
+    strangers = rows.keys() - answered.keys() - refused - failed - traffic.earlier
     if len(strangers) > lost:
         found.append(f"{len(strangers)} rows nobody asked for, {lost} answers were lost")
     return found
