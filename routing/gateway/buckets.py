@@ -178,8 +178,16 @@ class Book:
         self.quiet_until_ms = max(self.quiet_until_ms, not_after_ms + 1)
 
     def to_register(self, bucket: Bucket) -> list[Item]:
-        """Reservations that the present epoch does not know."""
-        return [item for item in bucket.items.values() if item.hold.epoch != bucket.epoch]
+        """Reservations that the present epoch does not know.
+
+        Not those whose settle is under way or answered: registered behind it, they would hold again
+        what has ended, until the sweeper finds them.
+        """
+        return [
+            item
+            for item in bucket.items.values()
+            if item.hold.epoch != bucket.epoch and item.stage in (Stage.LIVE, Stage.ENDED)
+        ]
 
     def _turn_to(self, bucket: Bucket, epoch: int) -> None:
         bucket.epoch = epoch

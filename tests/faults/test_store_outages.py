@@ -178,7 +178,9 @@ def begin(outage: Outage, mode: str) -> set[str]:
     store = outage.store.client
     for bucket in (ACME, GLOBEX):
         commit_all(store, bucket)
-    wait_until(lambda: re.search(r"journal_pending 0\b", metrics(outage)), 20, "all acknowledged")
+    wait_until(
+        lambda: re.search(r"journal_pending_requests 0\b", metrics(outage)), 20, "all acknowledged"
+    )
     epoch = int(store.hget(keys.bucket_meta(ACME), "epoch"))
     open_buckets(store, {ACME, GLOBEX}, epoch + 1)
     wait_until(lambda: ask(outage)[0] == 200 and ask(outage, GLOBEX_KEY)[0] == 200, 15, "shared")
