@@ -2,7 +2,9 @@
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,30 @@ def test_process_of_a_killed_worker_is_adopted_not_doubled(state: Path) -> None:
     other = driver(state).start(SPEC, 1)
     assert again == first
     assert other["pid"] != first["pid"]
+
+
+def test_process_without_a_record_is_ended_before_another_starts(state: Path) -> None:
+    first = driver(state).start(SPEC, 0)
+    (state / "replicas" / "eu-a-0.json").unlink()  # as if killed before it was written
+    second = driver(state).start(SPEC, 0)
+    assert start_ticks(first["pid"]) is None
+    assert start_ticks(second["pid"]) == second["ticks"]
+
+
+def test_process_started_for_other_settings_is_not_adopted(state: Path) -> None:
+    first = driver(state).start(SPEC, 0)
+    second = driver(state).start(replace(SPEC, model="another"), 0)
+    assert start_ticks(first["pid"]) is None
+    assert second["pid"] != first["pid"]
+
+
+def test_port_that_somebody_else_listens_on_is_wrong(state: Path) -> None:
+    handle = driver(state).start(SPEC, 0)
+    assert driver(state).status(SPEC, handle, wait_s=20).observed is Observed.SERVING
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        moved = {**handle, "port": stranger.getsockname()[1]}
+        seen = driver(state).status(SPEC, moved)
+    assert (seen.observed, seen.cause) == (Observed.WRONG, "another process holds its port")
 
 
 def test_stop_leaves_no_process_and_no_file(state: Path) -> None:
