@@ -103,19 +103,22 @@ def test_a_repeat_gets_the_same_bytes_and_is_charged_once(store: Store, tmp_path
 
 def test_duplicates_started_together_on_two_processes_run_once(store: Store, tmp_path: Path):
     count = 16
-    slow = json_script(delay_s=0.5)
+    slow = json_script(delay_s=1.0)
+    headers = {"authorization": f"Bearer {ACME_KEY}", "idempotency-key": "order-1"}
     with UpstreamThread(slow) as upstream, two_gateways(tmp_path, upstream) as gateways:
         barrier = threading.Barrier(count)
 
         def call(number: int) -> list[httpx.Response]:
-            barrier.wait()
-            seen = [post(gateways[number % 2])]
-            while seen[-1].status_code == 409:
-                assert error_of(seen[-1].json()) == "idempotency_in_progress"
-                assert int(seen[-1].headers["retry-after"]) == 1
-                assert "x-should-retry" not in seen[-1].headers
-                time.sleep(int(seen[-1].headers["retry-after-ms"]) / 1000)
-                seen.append(post(gateways[number % 2]))
+            url = f"{gateways[number % 2].url}/v1/chat/completions"
+            with httpx.Client(timeout=30, trust_env=False, headers=headers) as client:
+                barrier.wait()  # a client takes long to make: it is there before
+                seen = [client.post(url, json=body_of())]
+                while seen[-1].status_code == 409:
+                    assert error_of(seen[-1].json()) == "idempotency_in_progress"
+                    assert int(seen[-1].headers["retry-after"]) == 1
+                    assert "x-should-retry" not in seen[-1].headers
+                    time.sleep(int(seen[-1].headers["retry-after-ms"]) / 1000)
+                    seen.append(client.post(url, json=body_of()))
             return seen
 
         with ThreadPoolExecutor(count) as pool:
