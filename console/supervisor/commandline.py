@@ -11,7 +11,9 @@ from django.core.management.base import BaseCommand
 
 from console.supervisor.usage import COMMANDS
 
-WITHOUT_SETTINGS = frozenset({"up", "down", "status", "credentials", "test", "gateway", "collect"})
+WITHOUT_SETTINGS = frozenset(
+    {"up", "down", "status", "credentials", "engine", "test", "gateway", "collect"}
+)
 
 
 def execute(argv: list[str]) -> None:
