@@ -39,7 +39,7 @@ def read_board(state: Path, now: float) -> Board:
         rows = content["processes"]
         is_this_boot = content.get("boot") == boot_id()
         found = tuple(_row(row, now, is_this_boot=is_this_boot) for row in rows)
-        supervisor = _supervisor(content, is_this_boot=is_this_boot)
+        supervisor = _supervisor(content, now, is_this_boot=is_this_boot)
     except FileNotFoundError:
         return Board(SupervisorFacts())
     except OSError as error:
@@ -49,11 +49,15 @@ def read_board(state: Path, now: float) -> Board:
     return Board(supervisor, found)
 
 
-def _supervisor(content: Mapping[str, Any], *, is_this_boot: bool) -> SupervisorFacts:
+def _supervisor(content: Mapping[str, Any], now: float, *, is_this_boot: bool) -> SupervisorFacts:
     who = content.get("supervisor") or {}
     pid = int(who.get("pid") or 0)
     is_alive = is_this_boot and pid > 0 and start_ticks(pid) == who.get("ticks")
+    step = content.get("clock_step") or {}
+    by_s = step.get("by_s") if is_alive else None
     return SupervisorFacts(
+        clock_step_s=None if by_s is None else float(by_s),
+        clock_step_age_s=None if by_s is None else now - float(step["at"]),
         is_known=True,
         is_alive=is_alive,
         pid=pid if is_alive else None,

@@ -53,6 +53,7 @@ class Supervisor:
     turned: Callable[[], None] = lambda: None
     kept: Callable[[], Container[proc.Identity]] = frozenset
     restart_silent_after_s: float = watch.RESTART_SILENT_AFTER_S
+    clock: watch.ClockSteps = field(default_factory=watch.ClockSteps)
     children: list[Child] = field(default_factory=list)
     stop_requested: bool = False
     _kill_now: bool = False
@@ -231,8 +232,14 @@ class Supervisor:
             elif child.phase in (Phase.READY, Phase.SILENT):
                 self._ask(child)
         self._end_strays()
+        self._look_at_clock()
         rotate_large(self.logs)
         self.turned()
+
+    def _look_at_clock(self) -> None:
+        if self.clock.note(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)):
+            self._tell(f"the machine's clock was set by {self.clock.by_s:+.1f} s")
+            self.changed()
 
     def _respawn(self, child: Child, now_s: float) -> None:
         child.restarts += 1

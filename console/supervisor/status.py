@@ -3,13 +3,14 @@
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from console.supervisor import proc
 from console.supervisor.probes import GatewayProbe, HttpProbe
 from console.supervisor.program import Child, Phase
 from console.supervisor.state import StartRefused, State, read_json, write_json
+from console.supervisor.watch import ClockSteps
 
 
 @dataclass(slots=True)
@@ -24,6 +25,7 @@ class Board:
     header: Mapping[str, Any]
     phase: str = "starting"
     is_behind: bool = False
+    clock: ClockSteps = field(default_factory=ClockSteps)
 
     def write(self, children: Sequence[Child]) -> None:
         """Describe every child as it is now."""
@@ -41,7 +43,9 @@ class Board:
 
     def _write(self, children: Sequence[Child]) -> None:
         rows = [_row(child) for child in children]
-        write_json(self.state.processes, {**self.header, "phase": self.phase, "processes": rows})
+        step = {"by_s": self.clock.by_s, "at": self.clock.at}
+        told = {"phase": self.phase, "clock_step": step, "processes": rows}
+        write_json(self.state.processes, {**self.header, **told})
         for child in children:
             path = self.state.pids / f"{child.program.name}.pid"
             if child.identity is None:

@@ -62,6 +62,7 @@ class Up:
                 kept=lambda: replicas_on_record(self.state),
                 restart_silent_after_s=restart_silent_after_s(),
             )
+            board.clock = supervisor.clock
             with supervisor.signals():
                 try:
                     self._start(supervisor)

@@ -14,6 +14,7 @@ LIVE_EVERY_S = 5.0
 SILENT_AFTER = 2  # unanswered questions in a row, then it is shown as silent
 RESTART_SILENT_AFTER_S = 30.0  # ten times what a full garbage collection or a page-in takes
 START_LIMIT_S = 60.0  # a restart that neither ends nor answers for so long hangs
+STEP_S = 1.0  # in one round; a clock that is only slewed gains milliseconds
 STRAY_AFTER_S = 10.0  # a replica is on record long before
 
 
@@ -53,6 +54,27 @@ def hangs_at_start(child: Child, now_s: float) -> bool:
     """
     is_late = now_s - child.started_s >= START_LIMIT_S
     return is_late and child.was_ready and child.program.restarts_silent
+
+
+@dataclass(slots=True)
+class ClockSteps:
+    """Steps of the machine's wall clock, seen against one that runs on through them.
+
+    `by_s` is the last one (negative: set back), seen at `at` Unix seconds by the clock after it.
+    """
+
+    by_s: float | None = None
+    at: float = 0.0
+    _offset_s: float | None = None
+
+    def note(self, wall_s: float, steady_s: float) -> bool:
+        """Compare once a round; whether there was a step since the last one."""
+        offset_s, before_s = wall_s - steady_s, self._offset_s
+        self._offset_s = offset_s
+        if before_s is None or abs(offset_s - before_s) < STEP_S:
+            return False
+        self.by_s, self.at = round(offset_s - before_s, 1), wall_s
+        return True
 
 
 @dataclass(slots=True)

@@ -23,7 +23,10 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SupervisorFacts:
-    """Who restarts what dies. `error` is set when its file cannot be read."""
+    """Who restarts what dies. `error` is set when its file cannot be read.
+
+    `clock_step_s`: by how much this machine's clock was last set (negative: back), as it saw.
+    """
 
     is_known: bool = False
     is_alive: bool = False
@@ -32,6 +35,8 @@ class SupervisorFacts:
     console_url: str = ""
     gateway_url: str = ""
     error: str = ""
+    clock_step_s: float | None = None
+    clock_step_age_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ FREE_WARN_RATIO, FREE_WARN_BYTES = 0.10, 2 * 2**30
 FREE_BAD_BYTES = 256 * 2**20
 CLOCK_WARN_S = 2.0
 CLOCK_BAD_S = 30.0
+CLOCK_STEP_SHOWN_S = 600.0
 
 
 def disk(facts: Facts) -> Iterator[Condition]:
@@ -67,6 +68,23 @@ def clock(facts: Facts) -> Iterator[Condition]:
     )
 
 
+def clock_step(facts: Facts) -> Iterator[Condition]:
+    """It was set while everything ran: dates from around then are not what they seem."""
+    step_s, age_s = facts.supervisor.clock_step_s, facts.supervisor.clock_step_age_s
+    if step_s is None or age_s is None or not 0 <= age_s < CLOCK_STEP_SHOWN_S:
+        return
+    yield Condition(
+        "clock",
+        "set",
+        WARN,
+        f"This machine's clock was set {'back' if step_s < 0 else 'forward'} by "
+        f"{seconds(abs(step_s))}, {seconds(age_s)} ago. Limits follow the store's clock; what was "
+        "dated in the future does not wait.",
+        f"told for {seconds(CLOCK_STEP_SHOWN_S)}",
+        "Let a time service keep the clock.",
+    )
+
+
 def engines(facts: Facts) -> Iterator[Condition]:
     """Replicas started here that have died; the worker replaces them within seconds."""
     dead = [engine.name for engine in facts.engines if engine.is_alive is False]
@@ -83,4 +101,4 @@ def engines(facts: Facts) -> Iterator[Condition]:
         )
 
 
-RULES: tuple[Rule, ...] = (disk, clock, engines)
+RULES: tuple[Rule, ...] = (disk, clock, clock_step, engines)

@@ -271,3 +271,14 @@ def test_each_condition_is_one_line_and_ends_as_a_sentence() -> None:
         assert "\n" not in condition.text
         assert condition.text.endswith(".")
         assert condition.bound or condition.next_step
+
+
+def test_clock_that_was_set_is_told_for_a_while() -> None:
+    def set_back(age_s: float) -> Facts:
+        who = SupervisorFacts(True, True, clock_step_s=-3600.0, clock_step_age_s=age_s)
+        return healthy(supervisor=who)
+
+    assert named(set_back(30.0)) == [("clock", "set", WARN)]
+    text = conditions_of(set_back(30.0))[0].text
+    assert text.startswith("This machine's clock was set back by 60 min, 30 s ago.")
+    assert named(set_back(601.0)) == []

@@ -81,3 +81,15 @@ def test_stray_is_one_that_no_record_names_for_a_while() -> None:
     assert strays.over([lost, replica], {replica}, watch.STRAY_AFTER_S) == [lost]
     # A record that came late, or a successor of its pid, starts from nothing.
     assert strays.over([Identity(7, 71)], set(), watch.STRAY_AFTER_S) == []
+
+
+def test_clock_that_is_set_is_a_step_and_one_that_is_slewed_is_not() -> None:
+    clock = watch.ClockSteps()
+    assert not clock.note(10_000.0, 0.0)
+    assert not clock.note(10_005.1, 5.0), "slewed"
+    assert clock.note(6_410.0, 10.0)
+    assert clock.by_s == -3600.1
+    assert clock.at == 6_410.0
+    assert not clock.note(6_415.0, 15.0), "told once"
+    assert clock.note(10_015.0, 15.0)
+    assert clock.by_s == 3600.0
