@@ -23,6 +23,7 @@ from capacity.drivers.vllm_install import (
     require_platform,
     why_pip_failed,
 )
+from tests.conftest import ROOT, clean_environment
 from tests.engines import wait_for
 
 
@@ -212,6 +213,8 @@ def test_command_reports_one_line_and_ends_with_1(code: Path) -> None:
     (code / "venv").touch()
     done = subprocess.run(
         [sys.executable, "manage.py", "engine", "install", "--state", str(code / "state")],
+        cwd=ROOT,
+        env=clean_environment(HEADRACE_VLLM_VENV=str(code / "venv")),  # before there is any state
         capture_output=True,
         text=True,
         timeout=60,
