@@ -123,6 +123,15 @@ def judge_event(code: int | None, message: str, *, is_draining: bool) -> Verdict
     return replace(verdict, kind=Kind.REFUSED)
 
 
+def judge_cut_off(*, has_output: bool) -> Verdict:
+    """Verdict on an answer that the engine ended by itself before its end, nothing of it sent on.
+
+    Without any output it took nothing on: vLLM answers so to what comes while it shuts down.
+    """
+    refusal = Refusal(Reason.UPSTREAM_ERROR, "The upstream stopped before the end of the answer.")
+    return Verdict(Kind.LOST if has_output else Kind.REFUSED, refusal, LEAVING_PAUSE_S)
+
+
 def may_resend(verdict: Verdict, *, attempts: int, max_attempts: int, resend_lost: bool) -> bool:
     """Whether the policy lets this failure be tried elsewhere (the budget is asked separately)."""
     if attempts >= max_attempts:

@@ -7,6 +7,7 @@ import time
 import msgspec
 
 from routing.decision.filters import Candidate
+from routing.gateway.dialects.failure import is_cut_off
 from routing.gateway.dialects.usage import is_answer
 from routing.gateway.fleet import Endpoint, Fleet
 from routing.gateway.http1 import ResponseReader
@@ -106,7 +107,7 @@ async def complete_one_token(endpoint: Endpoint) -> bool:
 def _is_completion(body: bytes) -> bool:
     """A whole answer, or the stream of one (an upstream that only streams is healthy too)."""
     if is_answer(body):
-        return True
+        return not is_cut_off(body)
     scanner = SseScanner(keep_usage=True)
     scanner.feed(body)
     scanner.close()

@@ -9,9 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from routing.decision.breaker import Outcome
-from routing.decision.retry import Kind, Verdict, judge, judge_event
+from routing.decision.retry import Kind, Verdict, judge, judge_cut_off, judge_event
 from routing.decision.types import Reason, Refusal
-from routing.gateway.dialects.failure import error_code, error_message, retry_after_s
+from routing.gateway.dialects.failure import (
+    error_code,
+    error_message,
+    is_cut_off,
+    retry_after_s,
+)
 from routing.gateway.dialects.usage import read_answer
 from routing.gateway.exchange import Exchange, Step
 from routing.gateway.fleet import Endpoint
@@ -234,11 +239,14 @@ class Relay:
         if scanner.fault is Fault.TOO_LONG:
             self._broke("The upstream sent an event without an end")
             return
-        verdict = judge_event(
-            error_code(scanner.error),
-            error_message(scanner.error),
-            is_draining=self.endpoint.candidate.is_draining,
-        )
+        if scanner.fault is Fault.CUT_OFF:
+            verdict = judge_cut_off(has_output=bool(self.tokens))
+        else:
+            verdict = judge_event(
+                error_code(scanner.error),
+                error_message(scanner.error),
+                is_draining=self.endpoint.candidate.is_draining,
+            )
         if self.exchange.step is Step.RELAYING:
             refusal = verdict.refusal
             words = self._with_count(refusal.message.rstrip("."))
@@ -260,6 +268,10 @@ class Relay:
         body = b"".join(self._pieces)
         if reader.status == 200:
             is_answer, usage = read_answer(body)
+            if is_answer and is_cut_off(body):
+                has_output = usage is None or usage.output_tokens > 0
+                self._fail(judge_cut_off(has_output=has_output))
+                return
             if is_answer:
                 self._release(Outcome.SUCCESS)
                 self._walk.answered(self.exchange, self, body, usage)

@@ -19,12 +19,15 @@ _LINE = re.compile(rb"\r\n|\n|\r")
 _END_BYTES_MAX = 4
 _DONE = b"[DONE]"
 _NOTHING = (b"", b"null", b'""', b"[]", b"{}")
+# Ends that the engine itself made of an answer that goes on: one that shuts down says so, in a 200.
+_CUT_OFF = (b'"abort"', b'"error"')
 
 
 class Fault(StrEnum):
     """What makes a stream unusable."""
 
     ERROR_EVENT = "error_event"
+    CUT_OFF = "cut_off"
     TOO_LONG = "too_long"
 
 
@@ -43,6 +46,7 @@ class _Choice(msgspec.Struct):
 
 class _Seen(NamedTuple):
     is_error: bool
+    is_cut_off: bool
     has_usage: bool
     is_finish: bool
     has_choices: bool
@@ -168,6 +172,10 @@ class SseScanner:
         seen = _look_into(payload)
         if is_error or seen.is_error:
             return self._failed(payload)
+        if seen.is_cut_off:
+            self.fault = Fault.CUT_OFF
+            self._held = []
+            return b""
         self.has_finish = self.has_finish or seen.is_finish
         if seen.has_output:
             self.tokens += 1
@@ -247,9 +255,10 @@ def _look_into(payload: bytes) -> _Seen:
         choices = _choices(peek.choices) if bytes(peek.choices) not in _NOTHING else []
         has_output = any(_has_output(choice) for choice in choices)
     except msgspec.MsgspecError:
-        return _Seen(False, False, False, True, True)
+        return _Seen(False, False, False, False, True, True)
     return _Seen(
         bytes(peek.error) not in _NOTHING or bytes(peek.object) == b'"error"',
+        any(bytes(choice.finish_reason) in _CUT_OFF for choice in choices),
         bytes(peek.usage) not in _NOTHING,
         any(bytes(choice.finish_reason) not in _NOTHING for choice in choices),
         bool(choices),

@@ -13,12 +13,15 @@ from tests.upstream import (
     Script,
     Send,
     UpstreamThread,
+    answer,
     chunk,
     delta,
     event,
     framed,
+    json_script,
     sse_head,
     stream_script,
+    usage,
 )
 
 ERROR = {"error": {"message": "overloaded", "code": 503}}
@@ -90,3 +93,61 @@ def test_the_upstreams_failure_count_rises_until_it_is_left_alone(
         for _ in range(40):
             stream(gateway)
         assert len(u1.completions) == 5, "the breaker opens at the fifth"
+
+
+# vLLM that shuts down ends what it has with the finish reason "abort": a 200, then `[DONE]`.
+ABORT = [Send(framed(event(delta("", "abort")))), Send(framed(event("[DONE]"))), Send(LAST)]
+CUT = [sse_head(), *TEN, *ABORT]
+REFUSED = [sse_head(), Send(framed(event(delta("", role="assistant")))), *ABORT]
+
+
+def aborted(text: str, tokens: int) -> Script:
+    """A whole answer that its engine gave up."""
+    body = answer(text, usage(7, tokens))
+    body["choices"][0]["finish_reason"] = "abort"
+    return json_script(body)
+
+
+def test_a_stream_that_the_engine_gives_up_is_no_success(
+    tmp_path: Path, store: "redis.Redis[bytes]"
+) -> None:
+    with UpstreamThread(CUT) as u1, serving(tmp_path, u1) as gateway:
+        events = stream(gateway)
+        assert text_of(events) == "".join(f"t{i}" for i in range(10))
+        assert error_of(events[-1]) == "upstream_error"
+        assert "after 10 output tokens" in events[-1]["error"]["message"]
+        assert "[DONE]" not in events
+        found = row(store)
+        assert (found.status, found.output_tokens) == (RequestStatus.INCOMPLETE, 10)
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_what_an_engine_gives_up_before_any_output_is_answered_by_another(
+    tmp_path: Path, store: "redis.Redis[bytes]", is_stream: bool
+) -> None:
+    bad = REFUSED if is_stream else aborted("", 0)
+    good = stream_script(["fine"]) if is_stream else json_script(answer("fine"))
+    with (
+        UpstreamThread(bad) as u1,
+        UpstreamThread(good) as u2,
+        serving(tmp_path, u1, u2) as gateway,
+    ):
+        for _ in range(6):
+            if is_stream:
+                assert text_of(stream(gateway)) == "fine"
+            else:
+                body = gateway.chat().json()
+                assert body["choices"][0]["message"]["content"] == "fine"
+        assert len(u1.completions) == 1, "it is left alone from then on"
+        assert {f.status for f in rows(store, 6)} == {RequestStatus.OK}
+
+
+def test_a_whole_answer_that_the_engine_gives_up_half_way_is_an_error(
+    tmp_path: Path, store: "redis.Redis[bytes]"
+) -> None:
+    with UpstreamThread(aborted("half an ans", 4)) as u1, serving(tmp_path, u1) as gateway:
+        refused = gateway.chat()
+        assert refused.status_code == 502
+        assert error_of(refused.json()) == "upstream_error"
+        ((_, found),) = wait_until(lambda: usage_events(store, ACME), 3)
+        assert found.status is RequestStatus.FAILED

@@ -1,11 +1,14 @@
 """What an upstream's error says: code, message, when to come back. All of it is distrusted."""
 
+import re
 from email.utils import parsedate_to_datetime
 
 import msgspec
 
 MAX_MESSAGE = 500  # characters of an upstream's words that may reach a caller
 MAX_WAIT_S = 86_400.0
+# A quote inside a JSON text is escaped, so no prompt or answer can look like this.
+_CUT_OFF = re.compile(rb'"finish_reason"\s*:\s*"(?:abort|error)"')
 
 
 class _Error(msgspec.Struct):
@@ -49,6 +52,11 @@ def error_code(body: bytes) -> int | None:
     if isinstance(code, str):
         code = int(code) if code.isdigit() and len(code) == 3 else None
     return code if code is not None and 400 <= code <= 599 else None
+
+
+def is_cut_off(body: bytes) -> bool:
+    """Whether a whole answer is one that the engine gave up, as vLLM does when it shuts down."""
+    return _CUT_OFF.search(body) is not None
 
 
 def retry_after_s(headers: dict[bytes, bytes], now_s: float) -> float | None:

@@ -152,3 +152,14 @@ def test_comments_before_output_are_not_kept() -> None:
     for _ in range(100_000):
         scanner.feed(b": waiting, waiting, waiting, waiting\n\n")
     assert scanner.fault is None
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_an_answer_that_the_engine_gives_up_is_a_fault_and_not_an_end(reason: str) -> None:
+    events = [event(delta("a")), event(delta("", reason)), event(chunk([], usage=usage(3, 1)))]
+    out, scanner = run(*events, event("[DONE]"))
+    assert out == events[0]
+    assert (scanner.fault, scanner.tokens, scanner.is_complete) == (Fault.CUT_OFF, 1, False)
+    assert run(event(delta("", reason)))[1].fault is Fault.CUT_OFF
+    for other in ("stop", "length", "tool_calls", "repetition"):
+        assert run(event(delta("a", other)))[1].fault is None
