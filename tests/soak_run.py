@@ -65,10 +65,10 @@ class Report:
         return "\n".join(lines)
 
 
-def make_callers(stack: Stack) -> list[Caller]:
+def make_callers(stack: Stack, suffix: str = "") -> list[Caller]:
     """Tenants of their own, with callers of every kind."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.soak_tenants"],
+        [sys.executable, "-m", "tests.soak_tenants", suffix],
         cwd=ROOT,
         env={
             **stack.environment,
@@ -125,7 +125,7 @@ def soak(
     draw = random.Random(seed)
     report = Report(seed)
     began_s = time.monotonic()
-    with Traffic(stack.gateway_url, callers, seed) as traffic:
+    with Traffic(stack.gateway_url, callers, seed, before=stack) as traffic:
         try:
             traffic.until_served(SERVED_S)
             for name in names if is_in_order else _drawn(draw, names):

@@ -32,8 +32,11 @@ def main() -> None:
     from tests.factories import ACTOR
 
     secrets = {}
+    suffix = sys.argv[1] if len(sys.argv) > 1 else ""
     for slug, limits in LIMITS.items():
-        tenant_id = create_tenant(slug=slug, name=slug.title(), timezone="UTC", actor=ACTOR)
+        tenant_id = create_tenant(
+            slug=slug + suffix, name=slug.title(), timezone="UTC", actor=ACTOR
+        )
         key = issue_key(tenant_id=tenant_id, name="soak", actor=ACTOR)
         for scope, dimension, window, amount in limits:
             only_key = {"key_id": key.id} if scope == "key" else {}
