@@ -35,13 +35,20 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Price(msgspec.Struct, frozen=True):
-    """Nano-dollars per million tokens; `version` names the price row."""
+    """Nano-dollars per million tokens, `image_nanousd` per picture; `version` names the price row.
+
+    Tokens written to the cache are a part of the input, reasoning a part of the output; None
+    charges them like the rest of it.
+    """
 
     version: int
     input_nanousd: int
     cached_nanousd: int
     output_nanousd: int
     valid_from_ms: int = 0
+    cache_write_nanousd: int | None = None
+    reasoning_nanousd: int | None = None
+    image_nanousd: int = 0
 
 
 class KeyEntry(msgspec.Struct, frozen=True):

@@ -49,6 +49,8 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     cached_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
+    images: int = 0
     spend_nanousd: int = 0
     held_input_tokens: int = 0
     held_output_tokens: int = 0

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from routing.contracts.pricing import spend_nanousd
+from routing.contracts.pricing import hold_nanousd
 from routing.contracts.snapshot import Price
 from routing.decision.types import Amounts, Reason, Refusal
 
@@ -87,5 +87,5 @@ def estimate(
     else:
         bound = min(ask.output_tokens, output_cap_tokens, context_tokens - least_tokens)
     output = bound * ask.choices
-    spend = spend_nanousd(price, tokens, 0, output)
+    spend = hold_nanousd(price, tokens, output, ask.images)
     return Estimate(Amounts(tokens, output, spend, tokens + output), bound)

@@ -23,7 +23,9 @@ def lost_event(
     event = info.event
     since_tokens = int(elapsed_s / info.itl_s) if info.itl_s > 0 else 0
     output_tokens = min(event.held_output_tokens, max(out_so_far, 0) + max(since_tokens, 0))
-    spend = spend_nanousd(info.price, event.held_input_tokens, 0, output_tokens)
+    spend = spend_nanousd(
+        info.price, event.held_input_tokens, 0, output_tokens, images=event.images
+    )
     return msgspec.structs.replace(
         event,
         status=RequestStatus.INCOMPLETE,

@@ -49,6 +49,7 @@ def skeleton(exchange: Exchange, gateway_id: str) -> UsageEvent:
         held_input_tokens=amounts.input_tokens,
         held_output_tokens=amounts.output_tokens,
         held_nanousd=amounts.spend_nanousd,
+        images=exchange.call.ask.images,
         is_stream=exchange.call.is_stream,
         task_id=names.task_id,
         task_kind=names.task_kind,
@@ -64,6 +65,24 @@ def hold_info(exchange: Exchange) -> bytes:
 def counted(exchange: Exchange, output_tokens: int) -> Usage:
     """Usage when the upstream stated none: estimated input, output as relayed."""
     return Usage(exchange.estimate.amounts.input_tokens, 0, output_tokens, 0, False)
+
+
+def images_in(exchange: Exchange, usage: Usage) -> int:
+    """Pictures that are charged: none where no prompt was."""
+    return exchange.call.ask.images if usage.input_tokens else 0
+
+
+def spend_of(exchange: Exchange, usage: Usage) -> int:
+    """What the usage costs at the request's own price, in nano-dollars."""
+    return spend_nanousd(
+        exchange.price,
+        usage.input_tokens,
+        usage.cached_tokens,
+        usage.output_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        images=images_in(exchange, usage),
+    )
 
 
 def usage_event(exchange: Exchange, end: End) -> UsageEvent:
@@ -82,9 +101,9 @@ def usage_event(exchange: Exchange, end: End) -> UsageEvent:
         cached_tokens=usage.cached_tokens,
         output_tokens=usage.output_tokens,
         reasoning_tokens=usage.reasoning_tokens,
-        spend_nanousd=spend_nanousd(
-            exchange.price, usage.input_tokens, usage.cached_tokens, usage.output_tokens
-        ),
+        cache_write_tokens=usage.cache_write_tokens,
+        images=images_in(exchange, usage),
+        spend_nanousd=spend_of(exchange, usage),
         attempts=exchange.attempts,
         http_status=end.http_status,
         error_code=end.error_code,

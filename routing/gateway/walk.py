@@ -14,7 +14,7 @@ from functools import partial
 
 from routing.contracts.enums import RequestStatus, UsageSource, WorkClass
 from routing.contracts.ids import uuid7
-from routing.contracts.pricing import price_at, spend_nanousd
+from routing.contracts.pricing import price_at
 from routing.contracts.snapshot import Snapshot
 from routing.decision.estimate import estimate
 from routing.decision.filters import Need
@@ -38,6 +38,7 @@ from routing.gateway.record import (
     hold_info,
     shape_row,
     skeleton,
+    spend_of,
     usage_event,
 )
 from routing.gateway.refusal import error_event, status_of
@@ -286,8 +287,7 @@ class Walk:
         if usage is None:
             source = UsageSource.COUNTED
             usage = counted(exchange, _tokens_in(body, exchange))
-        price = exchange.price
-        spend = spend_nanousd(price, usage.input_tokens, usage.cached_tokens, usage.output_tokens)
+        spend = spend_of(exchange, usage)
         rates = rate_headers(exchange, self.now_ms())
         keep_alive = exchange.request.keep_alive
         data = answer(exchange, rates, spend, body, keep_alive=keep_alive)

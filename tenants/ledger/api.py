@@ -54,6 +54,8 @@ class TenantUsageSerializer(OutSerializer):
     cached_tokens = serializers.IntegerField()
     output_tokens = serializers.IntegerField()
     reasoning_tokens = serializers.IntegerField()
+    cache_write_tokens = serializers.IntegerField(allow_null=True)
+    images = serializers.IntegerField(allow_null=True)
     spend_usd = UsdField(source="spend_nanousd")
     adjusted_usd = UsdField(source="adjusted_nanousd")
     net_usd = UsdField(source="net_nanousd")

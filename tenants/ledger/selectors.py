@@ -60,6 +60,8 @@ class UsageLine:
     cached_tokens: int
     output_tokens: int
     reasoning_tokens: int
+    cache_write_tokens: int | None
+    images: int | None
     spend_nanousd: int
     held_input_tokens: int
     held_output_tokens: int
@@ -297,9 +299,9 @@ _SAME = (
     "day", "tenant_id", "key_id", "project_id", "model_asked", "model", "pool", "replica",
     "region", "work_class", "status", "usage_source", "is_suspicious", "is_stream", "http_status",
     "error_code", "started_at", "first_token_at", "ended_at", "input_tokens", "cached_tokens",
-    "output_tokens", "reasoning_tokens", "spend_nanousd", "held_input_tokens",
-    "held_output_tokens", "held_nanousd", "attempts", "policy", "price_version", "gateway",
-    "upstream_request_id", "task_id", "task_kind", "step", "hops_us",
+    "output_tokens", "reasoning_tokens", "cache_write_tokens", "images", "spend_nanousd",
+    "held_input_tokens", "held_output_tokens", "held_nanousd", "attempts", "policy",
+    "price_version", "gateway", "upstream_request_id", "task_id", "task_kind", "step", "hops_us",
 )  # fmt: skip
 
 

@@ -18,6 +18,9 @@ class PriceRow(models.Model):
     input_nanousd = models.BigIntegerField()
     cached_nanousd = models.BigIntegerField()
     output_nanousd = models.BigIntegerField()
+    cache_write_nanousd = models.BigIntegerField(null=True, blank=True)  # null: as input
+    reasoning_nanousd = models.BigIntegerField(null=True, blank=True)  # null: as output
+    image_nanousd = models.BigIntegerField(default=0, db_default=0)  # a picture, besides its tokens
     note = models.CharField(max_length=200, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -30,6 +33,12 @@ class PriceRow(models.Model):
                     input_nanousd__gte=0, cached_nanousd__gte=0, output_nanousd__gte=0
                 ),
                 name="price_not_negative",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(image_nanousd__gte=0)
+                & (models.Q(cache_write_nanousd=None) | models.Q(cache_write_nanousd__gte=0))
+                & (models.Q(reasoning_nanousd=None) | models.Q(reasoning_nanousd__gte=0)),
+                name="price_parts_not_negative",
             ),
         ]
 

@@ -38,6 +38,8 @@ class Usage(models.Model):
     cached_tokens = models.BigIntegerField()
     output_tokens = models.BigIntegerField()
     reasoning_tokens = models.BigIntegerField()
+    cache_write_tokens = models.BigIntegerField(null=True)  # null: booked before it was counted
+    images = models.IntegerField(null=True)
     spend_nanousd = models.BigIntegerField()
     held_input_tokens = models.BigIntegerField()
     held_output_tokens = models.BigIntegerField()

@@ -23,6 +23,9 @@ _FIELDS = {
     "input_nanousd": "input_usd_per_mtok",
     "cached_nanousd": "cached_usd_per_mtok",
     "output_nanousd": "output_usd_per_mtok",
+    "cache_write_nanousd": "cache_write_usd_per_mtok",
+    "reasoning_nanousd": "reasoning_usd_per_mtok",
+    "image_nanousd": "image_usd",
 }
 
 
@@ -36,6 +39,9 @@ class PriceSerializer(OutSerializer):
     input_usd_per_mtok = UsdField(source="input_nanousd")
     cached_usd_per_mtok = UsdField(source="cached_nanousd")
     output_usd_per_mtok = UsdField(source="output_nanousd")
+    cache_write_usd_per_mtok = UsdField(source="cache_write_nanousd", allow_null=True)
+    reasoning_usd_per_mtok = UsdField(source="reasoning_nanousd", allow_null=True)
+    image_usd = UsdField(source="image_nanousd")
     note = serializers.CharField()
     created_at = InstantField()
 
@@ -47,12 +53,18 @@ class PriceQuery(PageQuery):
 
 
 class PriceRequest(StrictSerializer):
-    """A price to add. `confirm` accepts a rate that looks like a slip."""
+    """A price to add. `confirm` accepts a rate that looks like a slip.
+
+    Without their own rates, tokens written to the cache cost as input and reasoning as output.
+    """
 
     model = StrictText(max_length=200)
     input_usd_per_mtok = UsdField()
     cached_usd_per_mtok = UsdField()
     output_usd_per_mtok = UsdField()
+    cache_write_usd_per_mtok = UsdField(required=False, allow_null=True, default=None)
+    reasoning_usd_per_mtok = UsdField(required=False, allow_null=True, default=None)
+    image_usd = UsdField(required=False, default=0)
     valid_from = InstantField(required=False, allow_null=True, default=None)
     note = StrictText(max_length=200, required=False, default="", allow_blank=True)
     confirm = StrictFlag(required=False, default=False)
@@ -103,6 +115,9 @@ class Prices(Endpoint):
                 input_nanousd=asked["input_usd_per_mtok"],
                 cached_nanousd=asked["cached_usd_per_mtok"],
                 output_nanousd=asked["output_usd_per_mtok"],
+                cache_write_nanousd=asked["cache_write_usd_per_mtok"],
+                reasoning_nanousd=asked["reasoning_usd_per_mtok"],
+                image_nanousd=asked["image_usd"],
                 valid_from=asked["valid_from"],
                 note=asked["note"],
                 confirm=asked["confirm"],

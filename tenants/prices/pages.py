@@ -28,10 +28,14 @@ COLUMNS = (
     number("Input", "USD/M tok"),
     number("Cached input", "USD/M tok"),
     number("Output", "USD/M tok"),
+    number("Cache write", "USD/M tok", "— : as input"),
+    number("Reasoning", "USD/M tok", "— : as output"),
+    number("Image", "USD"),
     Column("Valid from", "UTC"),
     Column("Note"),
 )
 RATES = ("input_nanousd", "cached_nanousd", "output_nanousd")
+OWN_RATES = ("cache_write_nanousd", "reasoning_nanousd", "image_nanousd")  # may be left empty
 
 
 class PriceForm(ServiceForm):
@@ -41,6 +45,24 @@ class PriceForm(ServiceForm):
     input_nanousd = forms.CharField(label="Input, USD per million tokens", max_length=24)
     cached_nanousd = forms.CharField(label="Cached input, USD per million tokens", max_length=24)
     output_nanousd = forms.CharField(label="Output, USD per million tokens", max_length=24)
+    cache_write_nanousd = forms.CharField(
+        label="Cache write, USD per million tokens",
+        max_length=24,
+        required=False,
+        help_text="Empty: as input.",
+    )
+    reasoning_nanousd = forms.CharField(
+        label="Reasoning, USD per million tokens",
+        max_length=24,
+        required=False,
+        help_text="Empty: as output.",
+    )
+    image_nanousd = forms.CharField(
+        label="Image, USD each",
+        max_length=24,
+        required=False,
+        help_text="Besides its tokens; empty: nothing more.",
+    )
     valid_from = forms.DateTimeField(
         required=False,
         help_text="UTC; empty: now.",
@@ -60,7 +82,10 @@ class PriceForm(ServiceForm):
     def clean(self) -> dict[str, object]:
         """Rates in nano-dollars per million tokens."""
         cleaned = dict(super().clean() or {})
-        for name in RATES:
+        for name in (*RATES, *OWN_RATES):
+            if name in OWN_RATES and not cleaned.get(name):
+                cleaned[name] = 0 if name == "image_nanousd" else None
+                continue
             try:
                 cleaned[name] = units.parse_usd(str(cleaned.get(name, "")))
             except ValueError:

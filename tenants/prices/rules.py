@@ -7,27 +7,35 @@ MAX_NANOUSD = 1_000_000 * NANOUSD_PER_USD  # a million dollars per million token
 DOUBTFUL_NANOUSD = 1_000 * NANOUSD_PER_USD  # a thousand dollars per million tokens: ask again
 DOUBTFUL_FACTOR = 1000
 
+_WHOLE = {"cache_write_nanousd": "input_nanousd", "reasoning_nanousd": "output_nanousd"}
+
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The three rates of a price."""
+    """The rates of a price: per million tokens, `image_nanousd` per picture.
+
+    None: tokens written to the cache cost as input, reasoning as output.
+    """
 
     input_nanousd: int
     cached_nanousd: int
     output_nanousd: int
+    cache_write_nanousd: int | None = None
+    reasoning_nanousd: int | None = None
+    image_nanousd: int = 0
 
-    def by_name(self) -> dict[str, int]:
+    def by_name(self) -> dict[str, int | None]:
         """Rate of each field."""
-        return {
-            "input_nanousd": self.input_nanousd,
-            "cached_nanousd": self.cached_nanousd,
-            "output_nanousd": self.output_nanousd,
-        }
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def stated(self) -> dict[str, int]:
+        """Rates that are not left to another."""
+        return {name: rate for name, rate in self.by_name().items() if rate is not None}
 
 
 def impossible_field(rates: Rates) -> str | None:
     """The first rate that no price may have: negative, or above `MAX_NANOUSD`."""
-    for name, value in rates.by_name().items():
+    for name, value in rates.stated().items():
         if not 0 <= value <= MAX_NANOUSD:
             return name
     return None
@@ -39,8 +47,10 @@ def doubtful_field(rates: Rates, previous: Rates | None) -> str | None:
     Above `DOUBTFUL_NANOUSD`, or more than `DOUBTFUL_FACTOR` times the previous rate where that was
     not 0. Cheaper is never doubted: the repair of a slip must be one call.
     """
-    for name, value in rates.by_name().items():
-        before = previous.by_name()[name] if previous else 0
+    earlier = previous.stated() if previous else {}
+    for name, value in rates.stated().items():
+        # A part that had no rate of its own cost as its whole.
+        before = earlier.get(name, earlier.get(_WHOLE.get(name, ""), 0))
         if value > DOUBTFUL_NANOUSD or (before and value > before * DOUBTFUL_FACTOR):
             return name
     return None

@@ -26,6 +26,9 @@ class PriceView:
     input_nanousd: int
     cached_nanousd: int
     output_nanousd: int
+    cache_write_nanousd: int | None
+    reasoning_nanousd: int | None
+    image_nanousd: int
     note: str
     created_at: datetime
 
@@ -76,6 +79,9 @@ def prices_for_snapshot(now: datetime) -> dict[str, tuple[Price, ...]]:
                 cached_nanousd=row.cached_nanousd,
                 output_nanousd=row.output_nanousd,
                 valid_from_ms=int(row.valid_from.timestamp() * 1000),
+                cache_write_nanousd=row.cache_write_nanousd,
+                reasoning_nanousd=row.reasoning_nanousd,
+                image_nanousd=row.image_nanousd,
             )
         )
     return {model: tuple(listed) for model, listed in found.items()}
@@ -90,6 +96,9 @@ def _view(row: PriceRow) -> PriceView:
         input_nanousd=row.input_nanousd,
         cached_nanousd=row.cached_nanousd,
         output_nanousd=row.output_nanousd,
+        cache_write_nanousd=row.cache_write_nanousd,
+        reasoning_nanousd=row.reasoning_nanousd,
+        image_nanousd=row.image_nanousd,
         note=row.note,
         created_at=row.created_at,
     )

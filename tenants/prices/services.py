@@ -25,12 +25,15 @@ BACKDATE_S = 60  # clocks differ; further back, requests were priced already
 
 
 @transaction.atomic
-def add_price(
+def add_price(  # noqa: PLR0913 - the columns of a price, all by name
     *,
     model: str,
     input_nanousd: int,
     cached_nanousd: int,
     output_nanousd: int,
+    cache_write_nanousd: int | None = None,
+    reasoning_nanousd: int | None = None,
+    image_nanousd: int = 0,
     valid_from: datetime | None = None,
     note: str = "",
     confirm: bool = False,
@@ -49,7 +52,14 @@ def add_price(
             "A price starts now or within a year: the past is priced already.", field="valid_from"
         )
     model_id = model_id_of(model)
-    rates = Rates(input_nanousd, cached_nanousd, output_nanousd)
+    rates = Rates(
+        input_nanousd,
+        cached_nanousd,
+        output_nanousd,
+        cache_write_nanousd,
+        reasoning_nanousd,
+        image_nanousd,
+    )
     last = PriceRow.objects.filter(model_id=model_id).order_by("-version").first()
     _check(rates, last, confirm=confirm)
     row = PriceRow(
@@ -97,4 +107,11 @@ def _check(rates: Rates, last: PriceRow | None, *, confirm: bool) -> None:
 
 
 def _rates(row: PriceRow) -> Rates:
-    return Rates(row.input_nanousd, row.cached_nanousd, row.output_nanousd)
+    return Rates(
+        row.input_nanousd,
+        row.cached_nanousd,
+        row.output_nanousd,
+        row.cache_write_nanousd,
+        row.reasoning_nanousd,
+        row.image_nanousd,
+    )

@@ -15,10 +15,12 @@ class Usage(NamedTuple):
     output_tokens: int
     reasoning_tokens: int
     is_suspicious: bool
+    cache_write_tokens: int = 0
 
 
 class _PromptDetails(msgspec.Struct):
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
 
 
 class _OutputDetails(msgspec.Struct):
@@ -65,12 +67,15 @@ def _usage_of(counts: _Counts | None) -> Usage | None:
     prompt, output = counts.prompt_tokens or 0, counts.completion_tokens or 0
     details, more = counts.prompt_tokens_details, counts.completion_tokens_details
     cached = (details.cached_tokens or 0) if details else 0
+    written = (details.cache_write_tokens or 0) if details else 0
     reasoning = (more.reasoning_tokens or 0) if more else 0
     if not (0 <= prompt <= MOST_TOKENS and 0 <= output <= MOST_TOKENS):
         return None
     is_suspicious = not 0 <= cached <= prompt or not 0 <= reasoning <= output
     cached = min(max(cached, 0), prompt)
-    return Usage(prompt, cached, output, min(max(reasoning, 0), output), is_suspicious)
+    is_suspicious = is_suspicious or not 0 <= written <= prompt - cached
+    reasoning, written = min(max(reasoning, 0), output), min(max(written, 0), prompt - cached)
+    return Usage(prompt, cached, output, reasoning, is_suspicious, written)
 
 
 def is_answer(body: bytes) -> bool:

@@ -84,3 +84,13 @@ def test_retry_after_is_read_in_every_form(
     headers: dict[bytes, bytes], seconds: float | None
 ) -> None:
     assert retry_after_s(headers, 1000.0) == seconds
+
+
+def test_cache_writes_are_what_is_left_of_the_prompt() -> None:
+    details = {"cached_tokens": 60, "cache_write_tokens": 30}
+    counts = {"prompt_tokens": 100, "completion_tokens": 1, "prompt_tokens_details": details}
+    found = read_usage(json.dumps({"usage": counts}).encode())
+    assert found == Usage(100, 60, 1, 0, False, 30)
+    details["cache_write_tokens"] = 50
+    found = read_usage(json.dumps({"usage": counts}).encode())
+    assert found == Usage(100, 60, 1, 0, True, 40)

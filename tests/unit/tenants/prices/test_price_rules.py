@@ -32,3 +32,13 @@ def test_negative_and_enormous_rates_are_impossible():
 def test_doubt_is_about_size_and_growth(output, before, is_doubtful):
     previous = None if before is None else rates(before)
     assert (doubtful_field(rates(output), previous) == "output_nanousd") is is_doubtful
+
+
+def test_parts_are_doubted_against_what_they_cost_before():
+    whole = Rates(USD, USD // 10, 2 * USD)
+    assert doubtful_field(Rates(USD, USD // 10, 2 * USD, reasoning_nanousd=5 * USD), whole) is None
+    cheap = Rates(1_000, 100, 2_000)
+    slip = Rates(1_000, 100, 2_000, cache_write_nanousd=1_000_001)
+    assert doubtful_field(slip, cheap) == "cache_write_nanousd"
+    assert impossible_field(Rates(1, 1, 1, image_nanousd=-1)) == "image_nanousd"
+    assert impossible_field(Rates(1, 1, 1, cache_write_nanousd=-1)) == "cache_write_nanousd"
