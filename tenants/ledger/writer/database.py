@@ -4,7 +4,8 @@ A console whose pool is exhausted cannot hold the ledger up, and a session lock 
 exactly as long as this connection.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -16,6 +17,38 @@ from tenants.ledger.tables import Cursor
 APPLICATION_NAME = "headrace-ledger"
 # One rebuild at a time in all writers together, for economy only: epochs make two of them safe.
 _REBUILD_LOCK = 0x4852_4C42  # "HRLB"
+
+# The server ends a statement after 15 s; one that says nothing for longer hangs, or its way does.
+ANSWER_LIMIT_S = 20.0
+
+
+class _BoundedConnection(psycopg.Connection[Any]):
+    """No single answer is awaited for longer than `ANSWER_LIMIT_S`."""
+
+    def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+        """As psycopg's. Raises `OperationalError` and closes the connection at the limit."""
+        try:
+            return super().wait(_until(gen, time.monotonic() + ANSWER_LIMIT_S), *args, **options)
+        except _NoAnswer:
+            self.close()
+            raise
+
+
+class _NoAnswer(psycopg.OperationalError):
+    """What was asked may have been done, or not: position and rows commit together."""
+
+
+def _until(gen: Generator[Any, Any, Any], end_s: float) -> Generator[Any, Any, Any]:
+    """The same steps; psycopg sends 0 when nothing was to be read for 0.1 s."""
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() > end_s:
+                raise _NoAnswer(f"no answer within {ANSWER_LIMIT_S:.0f} s")
+            wanted = gen.send(ready)
+    except StopIteration as stop:
+        return stop.value
 
 
 class Database:
@@ -76,5 +109,5 @@ class Database:
 
     def _connect(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(**self._parameters)
+            self._connection = _BoundedConnection.connect(**self._parameters)
         return self._connection
