@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -232,6 +233,13 @@ def remove_sockets(state_dir: Path, name: str) -> None:
         path.parent.rmdir()
     except OSError:
         return  # others are in use
+
+
+def remove_all_sockets(state_dir: Path) -> None:
+    """Forget the sockets of a state whose replicas have all ended."""
+    directory = _socket_path(state_dir, "").parent
+    if not directory.is_symlink():
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _socket_path(state_dir: Path, name: str) -> Path:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from capacity.drivers.local import REPLICA_VARIABLE, STATE_VARIABLE
 from capacity.drivers.processes import records_in
+from capacity.drivers.vllm_serve import remove_all_sockets
 from console.supervisor import proc
 from console.supervisor.program import SERVERS
 from console.supervisor.state import State, read_json
@@ -32,6 +33,7 @@ def stop_leftovers(state: State) -> int:
     proc.end(services, wait_s=LEFTOVER_WAIT_S)
     for identity in servers:
         proc.end([identity], signum=_stop_signal(identity.pid), wait_s=SERVER_WAIT_S)
+    remove_all_sockets(state.root)
     state.processes.unlink(missing_ok=True)
     return len(services) + len(servers)
 

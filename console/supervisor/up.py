@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from capacity.drivers.vllm_serve import remove_all_sockets
 from console.conditions.database_probe import ask_database
 from console.conditions.schema import why_not_prepare
 from console.supervisor import embedded, plan, ports, proc, space
@@ -75,6 +76,7 @@ class Up:
                 finally:
                     board.phase = "stopping"
                     supervisor.stop()
+                    remove_all_sockets(self.state.root)
                     board.remove()
             self.say("stopped")
 

@@ -15,12 +15,14 @@ from capacity.drivers.vllm_serve import (
     checked_extra_args,
     kv_addresses,
     private_socket_directory,
+    remove_all_sockets,
     remove_sockets,
 )
 
 
 @pytest.fixture(autouse=True)
-def sockets_below(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def sockets_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sockets go to a short directory of this test; pytest's own one is made before."""
     with tempfile.TemporaryDirectory(prefix="h") as directory:
         monkeypatch.setattr("tempfile.tempdir", directory)
         yield
@@ -110,6 +112,9 @@ def test_socket_paths_are_short_private_and_differ_by_state(tmp_path: Path) -> N
     remove_sockets(tmp_path, "p-1")
     assert not directory.exists()
     remove_sockets(tmp_path, "p-1")
+    (private_socket_directory(tmp_path) / "p-2.kv").touch()
+    remove_all_sockets(tmp_path)
+    assert not directory.exists()
 
 
 def test_directory_that_others_can_open_is_refused(tmp_path: Path) -> None:
