@@ -104,6 +104,8 @@ def test_nothing_is_said_when_all_is_well() -> None:
         (with_process("ledger", counts={"parked": 2}), ("ledger", "parked", WARN)),
         (with_database(differences=3), ("ledger", "differing", WARN)),
         (with_process("ledger", counts={"rebuilding": 90}), ("ledger", "rebuilding", WARN)),
+        (with_process("ledger", counts={"gaps": 3, "gap_since_s": 1_790_000_000,
+                      "gap_until_s": 1_790_000_600}), ("ledger", "went back", BAD)),
         (with_gateway(age_s=10.5), ("gateway g0", "gone", BAD)),
         (with_gateway(store_mode="degraded"), ("gateway g0", "degraded", WARN)),
         (with_gateway(store_mode="closed"), ("gateway g0", "closed", BAD)),
