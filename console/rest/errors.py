@@ -113,6 +113,9 @@ def _domain(error: DomainError, request_id: str) -> Response:
     findings = getattr(error, "findings", None)
     if findings:
         body["findings"] = [dataclasses.asdict(finding) for finding in findings]
+    changes = getattr(error, "changes", None)
+    if changes:
+        body["changes"] = [dataclasses.asdict(change) for change in changes]
     return Response(body, status=error.status)
 
 
