@@ -67,7 +67,7 @@ def condition(stack: Stack, part: str, word: str) -> dict[str, Any] | None:
     return next((it for it in found if it["part"] == part and it["word"] == word), None)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_restored_database_is_named_refilled_and_followed(broken: Broken, tmp_path: Path) -> None:
     stack, kept = broken.stack, broken.stack.state / "kept-database"
     until_all_run(stack)

@@ -40,7 +40,7 @@ FAULTS: dict[str, tuple[Callable[[Stack], AbstractContextManager[object]], float
 }  # fmt: skip
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", FAULTS)
 def test_callers_notice_nothing_and_every_answer_is_booked(broken: Broken, name: str) -> None:
     fault, lasts_s = FAULTS[name]

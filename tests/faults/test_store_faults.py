@@ -66,7 +66,7 @@ FAULTS: dict[str, tuple[Callable[[Stack], AbstractContextManager[None]], float]]
 }
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", FAULTS)
 def test_store_fails_and_nothing_is_lost(broken: Broken, name: str) -> None:
     fault, lasts_s = FAULTS[name]
@@ -90,7 +90,7 @@ def test_store_fails_and_nothing_is_lost(broken: Broken, name: str) -> None:
     print(f"\nstore {name}: {dict(kinds)}, refused in {refused_s:.2f} s, {served_s=:.1f}, {books}")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_emptied_store_is_filled_by_what_runs(broken: Broken) -> None:
     """Broker queues, snapshot, endpoint states and heartbeats went with it; nobody restarts."""
     stack = broken.stack
