@@ -11,7 +11,7 @@ import pytest
 from tests.vllm.conftest import RunningVllm, StartVllm
 
 ASK = "user: tell me about the water\nassistant:"
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 
 def complete(engine: RunningVllm, prompt: str = ASK, **asked: Any) -> dict[str, Any]:

@@ -42,7 +42,7 @@ spec = PoolSpec(**json.loads(sys.argv[3]))
 print(json.dumps(ProcessDriver(Path(sys.argv[1]), Path(sys.argv[2])).start(spec, 0)), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 
 def end_all(state: Path) -> None:
