@@ -24,7 +24,8 @@ class Limit(msgspec.Struct, frozen=True):
     """One bound: at most `amount` of `dimension` per `window`, for `scope`.
 
     `subject` is the key id, model name or work class that the scope names; empty for the tenant
-    scope.
+    scope. `anchor_min`: minutes of local time from the calendar's start of a day, week (Monday) or
+    month (its first) to the window's; 0 is the calendar's own.
     """
 
     scope: LimitScope
@@ -32,6 +33,7 @@ class Limit(msgspec.Struct, frozen=True):
     window: WindowKind
     amount: int
     subject: str = ""
+    anchor_min: int = 0
 
 
 class Price(msgspec.Struct, frozen=True):

@@ -1,12 +1,14 @@
 """Window edges, and the counter groups that a request touches.
 
 A group is one counter key of the store: one scope, one subject, one window (or the gauges of now).
-Minutes align to the store's clock, days, weeks (from Monday) and months to the tenant's zone.
+Minutes align to the store's clock, days, weeks (from Monday) and months to the tenant's zone, at
+the calendar's edges or anchored some minutes after them.
 """
 
+from calendar import monthrange
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -17,7 +19,9 @@ from routing.decision.types import Amounts, Rate, Rates
 
 UNLIMITED: Final = -1  # count, but refuse nothing
 MINUTE_MS: Final = 60_000
-EDGES_CACHED: Final = 4_096  # (kind, zone, minute): every zone of a large book for a few minutes
+DAY_MIN: Final = 1_440
+EDGES_CACHED: Final = 4_096  # (window, zone, minute): every zone of a large book for a few minutes
+_STEPS: Final = range(-1, 4)  # periods around the calendar's own that can hold an instant
 
 Edges = tuple[int, int, int]
 
@@ -42,6 +46,7 @@ class Group:
     window: WindowKind
     subject: str
     dims: tuple[tuple[Dimension, int], ...]
+    anchor_min: int = 0  # `contracts.snapshot.Limit`
 
     @property
     def is_gauge(self) -> bool:
@@ -49,45 +54,55 @@ class Group:
         return self.window is WindowKind.NOW
 
 
-def window_edges(kind: WindowKind, timezone: str, now_ms: int) -> Edges:
+def window_edges(kind: WindowKind, timezone: str, now_ms: int, anchor_min: int = 0) -> Edges:
     """`(start, end, next_end)` in Unix ms of the window that holds `now_ms` and of the next one.
 
-    A local midnight that does not exist (clocks jump over it) is the instant of the jump; one that
-    happens twice is the first. Raises `ValueError` for a gauge and `ZoneInfoNotFoundError` (a
-    `KeyError`) for an unknown zone.
+    `anchor_min` as in `contracts.snapshot.Limit`; a month without the anchor's day begins its
+    window on its last day. A local time that the clocks jump over is as long after the jump (a
+    midnight there is the jump itself); one that happens twice is the first. Raises `ValueError` for
+    a gauge and `ZoneInfoNotFoundError` (a `KeyError`) for an unknown zone.
     """
     if kind is WindowKind.MINUTE:
         start = now_ms - now_ms % MINUTE_MS
         return start, start + MINUTE_MS, start + 2 * MINUTE_MS
-    return _local_edges(kind, timezone, now_ms // MINUTE_MS)
+    return _local_edges(kind, timezone, now_ms // MINUTE_MS, anchor_min)
 
 
 @lru_cache(maxsize=EDGES_CACHED)
-def _local_edges(kind: WindowKind, timezone: str, minute: int) -> Edges:
+def _local_edges(kind: WindowKind, timezone: str, minute: int, anchor_min: int) -> Edges:
     zone = ZoneInfo(timezone)
     today = datetime.fromtimestamp(minute * 60, zone).date()
+    starts = [
+        _instant_ms(_anchored(kind, _period(kind, today, step), anchor_min), zone)
+        for step in _STEPS
+    ]
+    # By instant, not by date: an anchor later in the period, or a date that comes twice when the
+    # clocks are set back, makes it a neighbour of the calendar's.
+    place = max(i for i, start in enumerate(starts) if start <= minute * MINUTE_MS)
+    return starts[place], starts[place + 1], starts[place + 2]
+
+
+def _period(kind: WindowKind, today: date, step: int) -> date:
+    """First day of the calendar's period of today, or of one `step` periods from it."""
     if kind is WindowKind.DAY:
-        days = (today, today + timedelta(days=1), today + timedelta(days=2))
-    elif kind is WindowKind.WEEK:
-        monday = today - timedelta(days=today.weekday())
-        days = (monday, monday + timedelta(weeks=1), monday + timedelta(weeks=2))
-    elif kind is WindowKind.MONTH:
-        first = today.replace(day=1)
-        second = _next_month(first)
-        days = (first, second, _next_month(second))
-    else:
-        raise ValueError(f"{kind} has no window")
-    start, end, next_end = (_midnight_ms(day, zone) for day in days)
-    return start, end, next_end
+        return today + timedelta(days=step)
+    if kind is WindowKind.WEEK:
+        return today + timedelta(weeks=step, days=-today.weekday())
+    if kind is WindowKind.MONTH:
+        month = today.year * 12 + today.month - 1 + step
+        return date(month // 12, month % 12 + 1, 1)
+    raise ValueError(f"{kind} has no window")
 
 
-def _next_month(first: date) -> date:
-    return (first + timedelta(days=31)).replace(day=1)
+def _anchored(kind: WindowKind, first: date, anchor_min: int) -> datetime:
+    days, minutes = divmod(anchor_min, DAY_MIN)
+    if kind is WindowKind.MONTH:
+        days = min(days, monthrange(first.year, first.month)[1] - 1)
+    return datetime.combine(first, time.min) + timedelta(days=days, minutes=minutes)
 
 
-def _midnight_ms(day: date, zone: ZoneInfo) -> int:
-    local = datetime(day.year, day.month, day.day, tzinfo=zone)
-    return int(local.astimezone(UTC).timestamp()) * 1000
+def _instant_ms(local: datetime, zone: ZoneInfo) -> int:
+    return int(local.replace(tzinfo=zone).timestamp()) * 1000
 
 
 def groups_for(
@@ -98,9 +113,9 @@ def groups_for(
     The tenant's day (requests, tokens, spend) and concurrency are always counted, so that what was
     spent is known before any limit exists; other scopes and windows only where a limit is set.
     """
-    found: dict[tuple[LimitScope, WindowKind], dict[Dimension, int]] = {
-        (LimitScope.TENANT, WindowKind.DAY): dict.fromkeys(_TRACKED, UNLIMITED),
-        (LimitScope.TENANT, WindowKind.NOW): {Dimension.CONCURRENCY: UNLIMITED},
+    found: dict[tuple[LimitScope, WindowKind, int], dict[Dimension, int]] = {
+        (LimitScope.TENANT, WindowKind.DAY, 0): dict.fromkeys(_TRACKED, UNLIMITED),
+        (LimitScope.TENANT, WindowKind.NOW, 0): {Dimension.CONCURRENCY: UNLIMITED},
     }
     subjects = {
         LimitScope.TENANT: "",
@@ -109,12 +124,12 @@ def groups_for(
         LimitScope.TENANT_CLASS: work_class,
     }
     for limit in _applying(tenant.limits, subjects):
-        dims = found.setdefault((limit.scope, limit.window), {})
+        dims = found.setdefault((limit.scope, limit.window, limit.anchor_min), {})
         known = dims.get(limit.dimension, UNLIMITED)
         dims[limit.dimension] = limit.amount if known < 0 else min(known, limit.amount)
     return tuple(
-        Group(scope, window, subjects[scope], _ordered(dims))
-        for (scope, window), dims in found.items()
+        Group(scope, window, subjects[scope], _ordered(dims), anchor_min)
+        for (scope, window, anchor_min), dims in found.items()
     )
 
 
@@ -130,7 +145,7 @@ def rates_of(groups: Iterable[Group]) -> Rates:
     """The limits among the counters of `groups`, in their order."""
     counters = [(group, dim, limit) for group in groups for dim, limit in group.dims]
     limits = tuple(
-        Rate(place, group.scope, dim, group.window, limit)
+        Rate(place, group.scope, dim, group.window, limit, group.anchor_min)
         for place, (group, dim, limit) in enumerate(counters)
         if limit >= 0
     )

@@ -62,17 +62,17 @@ class Promises:
         return PRIOR_S if known is None else known[0] + SPREAD * known[1]
 
     def in_window(
-        self, name: Name, need: int, limit: int, edges: tuple[WindowKind, str], end_ms: int
+        self, name: Name, need: int, limit: int, edges: tuple[WindowKind, str, int], end_ms: int
     ) -> int:
         """Start of the window to return in: the next one (at `end_ms`), or one after it.
 
-        `name` is the limit's own, `edges` its window and zone; `need` is at most `limit`.
+        `name` is the limit's own, `edges` its window, zone and anchor; `need` is at most `limit`.
         """
-        line = self._line(name, end_ms)
+        line, (kind, zone, anchor_min) = self._line(name, end_ms), edges
         if line.at_ms < end_ms:
             line.at_ms, line.amount, line.ahead = end_ms, 0, 0
         if line.amount and (line.amount + need) * self.gateways > limit:
-            after_ms = window_edges(*edges, line.at_ms)[1]
+            after_ms = window_edges(kind, zone, line.at_ms, anchor_min)[1]
             if line.ahead + 1 >= WINDOWS_AHEAD:
                 return after_ms
             line.at_ms, line.amount, line.ahead = after_ms, 0, line.ahead + 1

@@ -68,6 +68,7 @@ class Rate(NamedTuple):
     dimension: Dimension
     window: WindowKind
     amount: int
+    anchor_min: int = 0
 
 
 class Rates(NamedTuple):

@@ -66,7 +66,7 @@ def _rate_lines(suffix: bytes, rate: Rate, left: int, zone: str, now_ms: int) ->
     if rate.window is WindowKind.MINUTE:
         reset_ms = _MINUTE_MS - now_ms % _MINUTE_MS
     else:
-        reset_ms = max(0, window_edges(rate.window, zone, now_ms)[1] - now_ms)
+        reset_ms = max(0, window_edges(rate.window, zone, now_ms, rate.anchor_min)[1] - now_ms)
     return (
         b"x-ratelimit-limit-%b: %d\r\n"
         b"x-ratelimit-remaining-%b: %d\r\n"

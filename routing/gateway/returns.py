@@ -97,10 +97,11 @@ class Returns:
         wait_ms: int,
         now_ms: int,
     ) -> int:
-        name = (caller.tenant_id, group.scope, group.subject, group.window, dimension)
+        window = keys.window_name(group.window, group.anchor_min)
+        name = (caller.tenant_id, group.scope, group.subject, window, dimension)
         if group.window is WindowKind.NOW:
             return self.promises.in_turn(name, *sizes, caller.tenant_id, now_ms)
-        zone = (group.window, caller.timezone)
+        zone = (group.window, caller.timezone, group.anchor_min)
         return self.promises.in_window(name, *sizes, zone, now_ms + wait_ms)
 
     def _came_back(self, tenant_id: str, told: _Told, outcome: str, now_ms: int) -> None:

@@ -50,11 +50,19 @@ def hold(bucket: int, request_id: str) -> str:
     return f"{bucket_tag(bucket)}:h:{request_id}"
 
 
+def window_name(window: str, anchor_min: int) -> str:
+    """A window inside counter keys: `mo`, or `mo@20760` anchored, so that neither counts the other.
+
+    `anchor_min` as in `contracts.snapshot.Limit`.
+    """
+    return f"{window}@{anchor_min}" if anchor_min else window
+
+
 def counter_base(tenant_id: str, scope: str, subject: str, window: str) -> str:
     """Base of a counter group. Window scripts append `:<start_ms>`; gauges are used as they are.
 
-    The subject is a key id, a model name or a class; it is quoted so that no name can reach another
-    counter's key.
+    `window` is from `window_name`. The subject is a key id, a model name or a class; it is quoted
+    so that no name can reach another counter's key.
     """
     safe = subject.replace("%", "%25").replace(":", "%3A").replace("{", "%7B").replace("}", "%7D")
     return f"{tenant_id}:{scope}:{safe}:{window}"

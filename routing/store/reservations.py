@@ -72,7 +72,9 @@ def as_text(raw: bytes) -> msgspec.Raw:
 def group_edges(groups: Sequence[Group], timezone: str, now_ms: int) -> tuple[Edges, ...]:
     """The window edges of each group at `now_ms`; zeros for gauges."""
     return tuple(
-        (0, 0, 0) if group.is_gauge else window_edges(group.window, timezone, now_ms)
+        (0, 0, 0)
+        if group.is_gauge
+        else window_edges(group.window, timezone, now_ms, group.anchor_min)
         for group in groups
     )
 
@@ -93,7 +95,8 @@ def encode_groups(tenant_id: str, groups: Sequence[Group], edges: Sequence[Edges
 
 def suffix_of(tenant_id: str, group: Group, start_ms: int) -> str:
     """Counter key below its bucket and epoch: `w:<base>:<start>` or `g:<base>`."""
-    base = keys.counter_base(tenant_id, group.scope, group.subject, group.window)
+    window = keys.window_name(group.window, group.anchor_min)
+    base = keys.counter_base(tenant_id, group.scope, group.subject, window)
     if group.window is WindowKind.NOW:
         return f"g:{base}"
     return f"w:{base}:{start_ms}"

@@ -131,16 +131,25 @@ def tenants_for_snapshot() -> list[TenantEntry]:
     """Every tenant with its limits, as gateways see them: two queries, in order of id."""
     limits: dict[int, list[LimitEntry]] = defaultdict(list)
     rows = Limit.objects.order_by("tenant_id", "scope", "pk").values_list(
-        "tenant_id", "scope", "dimension", "window", "amount", "key_id", "model__name", "work_class"
+        "tenant_id",
+        "scope",
+        "dimension",
+        "window",
+        "anchor_min",
+        "amount",
+        "key_id",
+        "model__name",
+        "work_class",
     )
-    for tenant_id, scope, dimension, window, amount, key_id, model, work_class in rows.iterator():
+    for tenant_id, scope, dimension, window, anchor, amount, key_id, model, cls in rows.iterator():
         limits[tenant_id].append(
             LimitEntry(
                 scope=LimitScope(scope),
                 dimension=Dimension(dimension),
                 window=WindowKind(window),
                 amount=amount,
-                subject=subject_of(key_id, model, work_class),
+                subject=subject_of(key_id, model, cls),
+                anchor_min=anchor,
             )
         )
     return [

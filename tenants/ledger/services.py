@@ -92,7 +92,7 @@ def seed_windows(*, tenant: TenantEntry, now_ms: int) -> int:
     Call it for a tenant whose limits changed, before they are published: gateways count a window
     only while it has a limit, so a new one would start at zero. Sums come from rollups, which know
     when a request started by its gateway's clock; requests in flight at the change are not seeded.
-    The tenant's day is always counted, and a minute is over before it matters.
+    The tenant's calendar day is always counted, and a minute is over before it matters.
     """
     bucket = bucket_of(tenant.id)
     seeded = Booking()
@@ -101,7 +101,9 @@ def seed_windows(*, tenant: TenantEntry, now_ms: int) -> int:
         tables.create_buckets(cursor, [bucket])
         state = tables.lock_buckets(cursor, [bucket])[bucket]
         for group in _seedable(tenant.limits):
-            start_ms, end_ms, _ = window_edges(group.window, tenant.timezone, now_ms)
+            start_ms, end_ms, _ = window_edges(
+                group.window, tenant.timezone, now_ms, group.anchor_min
+            )
             suffix = suffix_of(tenant.id, group, start_ms)
             used = _used(int(tenant.id), group, instant(start_ms), instant(end_ms))
             counted = _counted(bucket, suffix)
@@ -117,17 +119,18 @@ def seed_windows(*, tenant: TenantEntry, now_ms: int) -> int:
 
 
 def _seedable(limits: Iterable[Limit]) -> list[Group]:
-    found: dict[tuple[LimitScope, str, WindowKind], list[tuple[Dimension, int]]] = {}
+    found: dict[tuple[LimitScope, str, WindowKind, int], list[tuple[Dimension, int]]] = {}
     for limit in limits:
-        is_counted_anyway = (limit.scope, limit.window) == (LimitScope.TENANT, WindowKind.DAY)
+        place = (limit.scope, limit.window, limit.anchor_min)
+        is_counted_anyway = place == (LimitScope.TENANT, WindowKind.DAY, 0)
         if limit.window in (WindowKind.NOW, WindowKind.MINUTE) or is_counted_anyway:
             continue
-        found.setdefault((limit.scope, limit.subject, limit.window), []).append(
+        found.setdefault((limit.scope, limit.subject, limit.window, limit.anchor_min), []).append(
             (limit.dimension, limit.amount)
         )
     return [
-        Group(scope, window, subject, tuple(dims))
-        for (scope, subject, window), dims in found.items()
+        Group(scope, window, subject, tuple(dims), anchor_min)
+        for (scope, subject, window, anchor_min), dims in found.items()
     ]
 
 

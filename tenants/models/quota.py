@@ -8,6 +8,8 @@ from tenants.models.tenant import WORK_CLASSES, Tenant
 
 MAX_AMOUNT = 9_000_000_000_000_000  # the store's counters are doubles: exact below 2^53
 
+DAY_MIN = 1440
+
 _GAUGES = [Dimension.CONCURRENCY.value, Dimension.KV_TOKENS.value]
 
 
@@ -25,6 +27,7 @@ class Limit(models.Model):
     work_class = models.CharField(max_length=16, choices=WORK_CLASSES, blank=True)
     dimension = models.CharField(max_length=8, choices=[(d.value, d.value) for d in Dimension])
     window = models.CharField(max_length=4, choices=[(w.value, w.value) for w in WindowKind])
+    anchor_min = models.PositiveIntegerField(default=0)  # `routing.contracts.snapshot.Limit`
     amount = models.BigIntegerField()
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -66,6 +69,13 @@ class Limit(models.Model):
                     | (~models.Q(dimension__in=_GAUGES) & ~models.Q(window=WindowKind.NOW.value))
                 ),
                 name="limit_window_fits_dimension",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(anchor_min=0)
+                | models.Q(window=WindowKind.DAY.value, anchor_min__lt=DAY_MIN)
+                | models.Q(window=WindowKind.WEEK.value, anchor_min__lt=7 * DAY_MIN)
+                | models.Q(window=WindowKind.MONTH.value, anchor_min__lt=31 * DAY_MIN),
+                name="limit_anchor_lies_in_window",
             ),
         ]
 

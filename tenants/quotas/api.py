@@ -41,6 +41,8 @@ class BudgetSerializer(OutSerializer):
     model = serializers.CharField(source="limit.model", allow_null=True)
     work_class = serializers.CharField(source="limit.work_class")
     window = serializers.CharField(source="limit.window")
+    anchor_day = serializers.IntegerField(source="limit.anchor_day", allow_null=True)
+    anchor_time = serializers.CharField(source="limit.anchor_time", allow_null=True)
     window_start = InstantField(allow_null=True)
     window_end = InstantField(allow_null=True)
     limit_usd = UsdField(source="limit.amount")
@@ -56,6 +58,8 @@ class LimitSerializer(OutSerializer):
     scope = serializers.CharField(source="limit.scope")
     dimension = serializers.CharField(source="limit.dimension")
     window = serializers.CharField(source="limit.window")
+    anchor_day = serializers.IntegerField(source="limit.anchor_day", allow_null=True)
+    anchor_time = serializers.CharField(source="limit.anchor_time", allow_null=True)
     key_id = serializers.IntegerField(source="limit.key_id", allow_null=True)
     model = serializers.CharField(source="limit.model", allow_null=True)
     work_class = serializers.CharField(source="limit.work_class")
@@ -100,8 +104,17 @@ class LimitName(StrictSerializer):
 
 
 class LimitRequest(LimitName):
-    """A limit to set."""
+    """A limit to set. Its window is the calendar's, or begins at an anchor in the tenant's zone."""
 
+    anchor_day = StrictInteger(
+        required=False,
+        min_value=1,
+        max_value=31,
+        help_text="Of a month (a shorter one begins on its last day), or 1 Monday to 7 Sunday.",
+    )
+    anchor_time = StrictText(
+        required=False, max_length=5, help_text="Local time as HH:MM; 00:00 if there is a day."
+    )
     amount = StrictInteger(required=False, min_value=0)
     amount_usd = UsdField(required=False)
 

@@ -1,11 +1,13 @@
 """Limits of a tenant: set one, remove one."""
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils import timezone
 
 from console.accounts.person import acting
 from console.accounts.selectors import Permission
@@ -17,7 +19,14 @@ from console.web.views import page
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 from tenants.directory.access import open_tenant
 from tenants.directory.selectors import TenantView
-from tenants.quotas.selectors import keys_to_limit, limits, returns_in_all, returns_today
+from tenants.quotas.selectors import (
+    LimitView,
+    keys_to_limit,
+    limits,
+    returns_in_all,
+    returns_today,
+    window_of,
+)
 from tenants.quotas.services import set_limit
 from tenants.quotas.words import NAMES, amount_of, subject_of, title_of
 
@@ -51,6 +60,20 @@ class LimitForm(ServiceForm):
     )
     window = forms.ChoiceField(
         label="Over", choices=[(window.value, word) for window, word in _WINDOWS.items()]
+    )
+    anchor_day = forms.IntegerField(
+        label="Beginning on day",
+        required=False,
+        min_value=1,
+        max_value=31,
+        help_text="Of the month (a shorter one: its last day), or 1 Monday to 7 Sunday; empty: "
+        "as the calendar.",
+    )
+    anchor_time = forms.CharField(
+        label="Beginning at",
+        required=False,
+        max_length=5,
+        help_text="Local time of the tenant, such as 10:00; empty: midnight.",
     )
     amount = forms.CharField(
         label="At most",
@@ -103,6 +126,7 @@ def edit_limits(request: HttpRequest, slug: str) -> HttpResponseBase:
             messages.success(request, _done(form, tenant), "ok")
             return redirect("edit_limits", slug=slug)
     returns = returns_today(tenant.id)
+    now_ms = int(timezone.now().timestamp() * 1000)
     context = {
         "tenant": tenant,
         "area": "",
@@ -115,11 +139,18 @@ def edit_limits(request: HttpRequest, slug: str) -> HttpResponseBase:
                 "subject": subject_of(limit, keys),
                 "amount": amount_of(limit, limit.amount),
                 "unit": "USD" if limit.dimension is Dimension.SPEND_NANOUSD else "",
+                "resets_at": _resets_at(limit, tenant.timezone, now_ms),
             }
             for limit in limits(tenant.id)
         ],
     }
     return render(request, "tenants/limits.html", "", context, status=422 if form.errors else 200)
+
+
+def _resets_at(limit: LimitView, zone: str, now_ms: int) -> datetime | None:
+    """End of its window; None for what is counted at once, and for minutes."""
+    window = window_of(limit, zone, now_ms)
+    return None if window is None or limit.window is WindowKind.MINUTE else window[1]
 
 
 def _done(form: LimitForm, tenant: TenantView) -> str:

@@ -22,7 +22,7 @@ from routing.store import keys
 from routing.store.pooled import node_of, sync_client
 from tenants.directory.selectors import subject_of
 from tenants.models import ApiKey, Limit, Tenant
-from tenants.quotas.rules import remaining
+from tenants.quotas.rules import anchor_of, remaining
 
 MAX_LIMITS = 2000
 MAX_KEYS_OFFERED = 200  # to choose from; a limit of an older key is set through the API
@@ -42,6 +42,19 @@ class LimitView:
     key_id: int | None
     model: str | None
     work_class: str
+    anchor_min: int = 0
+
+    @property
+    def anchor_day(self) -> int | None:
+        """Day an anchored week (1 Monday) or month begins on; None otherwise."""
+        anchor = anchor_of(self.anchor_min)
+        return None if anchor is None or self.window is WindowKind.DAY else anchor.day
+
+    @property
+    def anchor_time(self) -> str | None:
+        """Local time (`HH:MM`) an anchored window begins at; None for the calendar's own."""
+        anchor = anchor_of(self.anchor_min)
+        return None if anchor is None else anchor.time
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +101,7 @@ def limits(tenant_id: int) -> list[LimitView]:
             key_id=row.key_id,
             model=row.model.name if row.model else None,
             work_class=row.work_class,
+            anchor_min=row.anchor_min,
         )
         for row in ordered[:MAX_LIMITS]
     ]
@@ -142,19 +156,25 @@ def _read(
 
 def _suffix(tenant_id: str, limit: LimitView, zone: str, now_ms: int) -> str:
     subject = subject_of(limit.key_id, limit.model, limit.work_class)
-    base = keys.counter_base(tenant_id, limit.scope, subject, limit.window)
+    window = keys.window_name(limit.window, limit.anchor_min)
+    base = keys.counter_base(tenant_id, limit.scope, subject, window)
     if limit.window is WindowKind.NOW:
         return f"g:{base}"
-    return f"w:{base}:{window_edges(limit.window, zone, now_ms)[0]}"
+    return f"w:{base}:{window_edges(limit.window, zone, now_ms, limit.anchor_min)[0]}"
+
+
+def window_of(limit: LimitView, zone: str, now_ms: int) -> tuple[datetime, datetime] | None:
+    """Start and end (UTC) of the limit's window at `now_ms`; None for gauges."""
+    if limit.window is WindowKind.NOW:
+        return None
+    start_ms, end_ms, _ = window_edges(limit.window, zone, now_ms, limit.anchor_min)
+    return datetime.fromtimestamp(start_ms / 1000, UTC), datetime.fromtimestamp(end_ms / 1000, UTC)
 
 
 def _position(
     limit: LimitView, zone: str, now_ms: int, taken: tuple[int, int] | None
 ) -> LimitPosition:
-    start = end = None
-    if limit.window is not WindowKind.NOW:
-        start_ms, end_ms, _ = window_edges(limit.window, zone, now_ms)
-        start, end = (datetime.fromtimestamp(at / 1000, UTC) for at in (start_ms, end_ms))
+    start, end = window_of(limit, zone, now_ms) or (None, None)
     used, held = taken if taken is not None else (None, None)
     return LimitPosition(
         limit=limit,

@@ -13,7 +13,15 @@ from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 from tenants.directory.selectors import model_id_of
 from tenants.directory.services import push
 from tenants.models import ApiKey, Limit, Tenant
-from tenants.quotas.rules import MAX_AMOUNT, SCOPE_SUBJECT, window_fits
+from tenants.quotas.rules import (
+    ANCHOR_DAYS,
+    MAX_AMOUNT,
+    MIDNIGHT,
+    SCOPE_SUBJECT,
+    Anchor,
+    anchor_of,
+    window_fits,
+)
 
 MAX_LIMITS = 2000  # of one tenant: its gateways hold them all, and a request reads its own few
 
@@ -51,33 +59,39 @@ def set_limit(  # noqa: PLR0913 - the columns of a limit, all by name
     key_id: int | None = None,
     model: str | None = None,
     work_class: str = "",
+    anchor_day: int | None = None,
+    anchor_time: str | None = None,
     actor: Actor,
 ) -> None:
     """Set a bound to `amount` (0 allows nothing), or remove it with `None`.
 
+    With `anchor_day` (of the month, or 1 Monday to 7 Sunday) or `anchor_time` (`HH:MM`) its window
+    begins there in the tenant's zone (a shorter month on its last day), else as the calendar does.
     Raises `NotFound` (tenant), or `InvalidInput` with the field: unknown scope, dimension or
-    window, a subject that the scope does not name, a key of another tenant, or an amount outside 0
-    to `MAX_AMOUNT`.
+    window, a subject that the scope does not name, a key of another tenant, an anchor that the
+    window does not take, or an amount outside 0 to `MAX_AMOUNT`.
     """
     if not Tenant.objects.select_for_update().filter(pk=tenant_id).exists():
         raise NotFound("No such tenant.")
     bound = _bound(tenant_id, scope, dimension, window, (key_id, model, work_class))
+    anchor_min = _anchor_min(bound.window, anchor_day, anchor_time)
     row = Limit.objects.filter(tenant_id=tenant_id, **bound.columns()).first()
     before = row.amount if row else None
-    if amount == before:
+    anchor_before = row.anchor_min if row else 0
+    if amount == before and (amount is None or anchor_min == anchor_before):
         return
     if amount is None:
         if row is not None:
             row.delete()
     else:
-        _write(row, tenant_id, bound, amount)
+        _write(row, tenant_id, bound, amount, anchor_min)
     record(
         actor=actor,
         act="limit.remove" if amount is None else "limit.set",
         object_type="limit",
         object_id=f"{scope}:{key_id or model or work_class}:{dimension}:{window}"[:64],
         tenant_id=tenant_id,
-        before={"amount": before},
+        before={"amount": before, "anchor": _shown(anchor_before)},
         after={
             "amount": amount,
             "scope": scope,
@@ -86,19 +100,20 @@ def set_limit(  # noqa: PLR0913 - the columns of a limit, all by name
             "key_id": key_id,
             "model": model,
             "work_class": work_class,
+            "anchor": _shown(anchor_min),
         },
     )
     push()
 
 
-def _write(row: Limit | None, tenant_id: int, bound: _Bound, amount: int) -> None:
+def _write(row: Limit | None, tenant_id: int, bound: _Bound, amount: int, anchor_min: int) -> None:
     if isinstance(amount, bool) or not 0 <= amount <= MAX_AMOUNT:
         raise InvalidInput(f"An amount lies between 0 and {MAX_AMOUNT}.", field="amount")
     if row is None:
         if Limit.objects.filter(tenant_id=tenant_id).count() >= MAX_LIMITS:
             raise InvalidInput(f"A tenant has at most {MAX_LIMITS} limits.", field="amount")
         row = Limit(tenant_id=tenant_id, **bound.columns())
-    row.amount = amount
+    row.amount, row.anchor_min = amount, anchor_min
     save_valid(row, taken="This limit exists.", field="dimension")
 
 
@@ -132,6 +147,35 @@ def _bound(
         model_id=None if model is None else model_id_of(model),
         work_class=work_class,
     )
+
+
+def _shown(anchor_min: int) -> dict[str, object] | None:
+    anchor = anchor_of(anchor_min)
+    return None if anchor is None else anchor._asdict()
+
+
+def _anchor_min(window: WindowKind, day: int | None, time: str | None) -> int:
+    if day is None and not time:
+        return 0
+    days = ANCHOR_DAYS.get(window, 0)
+    if day is not None and (days < 2 or isinstance(day, bool) or not 1 <= day <= days):
+        raise InvalidInput(
+            f"A window {window.value!r} does not begin on day {day}.",
+            field="anchor_day",
+            hint="1 (Monday) to 7 for w, 1 to 31 for mo; no other window takes a day.",
+        )
+    if not days:
+        raise InvalidInput(
+            f"A window {window.value!r} has no time to begin at.",
+            field="anchor_time",
+            hint="Only d, w and mo can begin later than the calendar's.",
+        )
+    try:
+        return Anchor(1 if day is None else day, time or MIDNIGHT).minutes
+    except ValueError as error:
+        raise InvalidInput(
+            f"No time of day: {time!r}.", field="anchor_time", hint="Write it as 10:00."
+        ) from error
 
 
 def _choice(kind: type[_Choice], value: str, field: str) -> _Choice:

@@ -1,11 +1,13 @@
 """Positions of limits as a person reads them: what, how much, until when, what stops first."""
 
+from calendar import day_name
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from console.web import units
 from routing.contracts.enums import Dimension, LimitScope, WindowKind
+from tenants.quotas.rules import MIDNIGHT, anchor_of
 from tenants.quotas.selectors import LimitPosition, LimitView
 
 NAMES = {
@@ -67,10 +69,22 @@ class LimitRow:
 
 
 def title_of(limit: LimitView) -> str:
-    """`Daily spend`, `Input tokens/min`, `Concurrency`."""
+    """`Daily spend`, `Monthly spend from day 15, 10:00`, `Input tokens/min`, `Concurrency`."""
     before, behind = _WINDOWS[limit.window]
     name = NAMES[limit.dimension] + behind
-    return before + name if before else name[0].upper() + name[1:]
+    return before + name + _beginning(limit) if before else name[0].upper() + name[1:]
+
+
+def _beginning(limit: LimitView) -> str:
+    anchor = anchor_of(limit.anchor_min)
+    if anchor is None:
+        return ""
+    at = "" if anchor.time == MIDNIGHT else anchor.time
+    if limit.window is WindowKind.DAY:
+        return f" from {at}"
+    is_week = limit.window is WindowKind.WEEK
+    day = day_name[anchor.day - 1] if is_week else f"day {anchor.day}"
+    return f" from {day}{', ' if at else ''}{at}"
 
 
 def amount_of(limit: LimitView, value: int | None) -> str:

@@ -7,7 +7,8 @@ import pytest
 
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 from routing.contracts.snapshot import KeyEntry, Limit, TenantEntry
-from routing.decision.limits import groups_for, limit_name, window_edges
+from routing.decision.limits import groups_for, limit_name, rates_of, window_edges
+from routing.store.reservations import suffix_of
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
@@ -68,6 +69,43 @@ def test_week_begins_on_monday_and_month_on_its_first():
     month = window_edges(WindowKind.MONTH, "Europe/Berlin", now)
     assert week[0] == ms("2026-02-09T00:00:00", "Europe/Berlin")
     assert month == tuple(ms(f"2026-0{m}-01T00:00:00", "Europe/Berlin") for m in (2, 3, 4))
+
+
+def starts_of(kind: WindowKind, zone: str, since: str, anchor_min: int, count: int) -> list[str]:
+    """Local beginnings of the windows from that of `since` on."""
+    now, found = ms(since, zone), []
+    for _ in range(count):
+        start, now, _ = window_edges(kind, zone, now, anchor_min)
+        local = datetime.fromtimestamp(start / 1000, ZoneInfo(zone))
+        found.append(local.strftime("%Y-%m-%d %H:%M"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("day", "since", "starts"),
+    [
+        (15, "2026-02-15T09:59:00", ["2026-01-15 10:00", "2026-02-15 10:00", "2026-03-15 10:00"]),
+        (31, "2026-02-20T00:00:00", ["2026-01-31 10:00", "2026-02-28 10:00", "2026-03-31 10:00"]),
+        (31, "2026-04-30T10:00:00", ["2026-04-30 10:00", "2026-05-31 10:00", "2026-06-30 10:00"]),
+        (30, "2028-02-28T12:00:00", ["2028-01-30 10:00", "2028-02-29 10:00", "2028-03-30 10:00"]),
+        (29, "2026-12-30T00:00:00", ["2026-12-29 10:00", "2027-01-29 10:00", "2027-02-28 10:00"]),
+    ],
+)
+def test_a_month_begins_at_its_anchor_or_on_its_last_day(day: int, since: str, starts: list[str]):
+    anchor = (day - 1) * 1440 + 600
+    assert starts_of(WindowKind.MONTH, "Europe/Berlin", since, anchor, 3) == starts
+
+
+def test_a_week_begins_on_its_day_and_a_day_at_its_hour_over_clock_changes():
+    wednesday = starts_of(WindowKind.WEEK, "Europe/Berlin", "2026-03-24T23:59:00", 2 * 1440, 3)
+    assert wednesday == ["2026-03-18 00:00", "2026-03-25 00:00", "2026-04-01 00:00"]
+    spring = starts_of(WindowKind.DAY, "Europe/Berlin", "2026-03-28T03:00:00", 150, 3)
+    assert spring == ["2026-03-28 02:30", "2026-03-29 03:30", "2026-03-30 02:30"]
+    start, end, _ = window_edges(
+        WindowKind.DAY, "Europe/Berlin", ms("2026-10-25T12:00:00", "Europe/Berlin"), 150
+    )
+    assert start == ms("2026-10-25T00:30:00")  # 02:30 comes twice: the first
+    assert end - start == 25 * HOUR
 
 
 def test_gauge_has_no_window_and_unknown_zone_is_an_error():
@@ -132,6 +170,22 @@ def test_limits_of_one_scope_and_window_share_a_group():
         Dimension.CONCURRENCY: -1,
         Dimension.KV_TOKENS: 8,
     }
+
+
+def test_an_anchored_window_shares_no_counter_with_the_calendars():
+    month = Limit(LimitScope.TENANT, Dimension.SPEND_NANOUSD, WindowKind.MONTH, 7)
+    tokens = Limit(
+        LimitScope.TENANT, Dimension.INPUT_TOKENS, WindowKind.MONTH, 9, anchor_min=20_760
+    )
+    day = Limit(LimitScope.TENANT, Dimension.SPEND_NANOUSD, WindowKind.DAY, 5, anchor_min=60)
+    groups = groups_for(tenant(month, tokens, day), KEY, "m1", WorkClass.BATCH)
+    windows = {(g.window, g.anchor_min): g for g in groups}
+    assert len(windows) == len(groups) == 5
+    assert dict(windows[WindowKind.DAY, 0].dims)[Dimension.SPEND_NANOUSD] == -1
+    assert windows[WindowKind.DAY, 60].dims == ((Dimension.SPEND_NANOUSD, 5),)
+    assert len({suffix_of("1", group, 0) for group in groups}) == 5
+    (rate,) = rates_of(groups).tokens
+    assert (rate.amount, rate.anchor_min) == (9, 20_760)
 
 
 def test_public_names_of_limits():

@@ -9,7 +9,7 @@ from routing.contracts.enums import WindowKind
 from routing.decision.limits import window_edges
 from routing.decision.returns import LINES_MAX, PRIOR_S, WINDOWS_AHEAD, Promises
 
-MINUTE = (WindowKind.MINUTE, "UTC")
+MINUTE = (WindowKind.MINUTE, "UTC", 0)
 NAME = ("acme", "requests")
 END_MS = 1_800_000_000_000
 
@@ -22,7 +22,7 @@ END_MS = 1_800_000_000_000
 def test_no_window_is_promised_more_than_its_limit(
     limit: int, needs: list[int], kind: WindowKind
 ) -> None:
-    promises, edges = Promises(), (kind, "Europe/Berlin")
+    promises, edges = Promises(), (kind, "Europe/Berlin", 0)
     end_ms = window_edges(kind, "Europe/Berlin", END_MS)[1]
     told: Counter[int] = Counter()
     for need in needs:
