@@ -4,11 +4,22 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 import redis
 
 from routing.contracts.enums import Dimension
 from tests.gatewaying import ACME, body_of, serving
-from tests.stack import ACME_KEY, GatewayProcess, held, limit, make_snapshot, publish, wait_until
+from tests.managing import SECONDS_TO_TAKE_EFFECT, Manager, managed_gateway, managed_world
+from tests.stack import (
+    ACME_KEY,
+    GatewayProcess,
+    held,
+    limit,
+    make_snapshot,
+    publish,
+    wait_for_room_in_the_minute,
+    wait_until,
+)
 from tests.upstream import UpstreamThread, answer, json_script, usage
 
 
@@ -72,3 +83,39 @@ def gateway_extra(store: "redis.Redis") -> int:
     """Tokens of the requests that passed before the lowered limit was in force."""
     name = max(store.scan_iter("*:w:acme:tenant::m:*"))
     return int(store.hget(name, "out") or 0) - 800
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_anchored_day_resets_at_its_anchor_and_not_before(
+    store: "redis.Redis", tmp_path: Path
+) -> None:
+    with UpstreamThread() as upstream:
+        world = managed_world(upstream, "acme")
+        upstream.plan(json_script(answer()))
+        manager, key = Manager(world), world.keys["acme"]
+        with managed_gateway(world, store, tmp_path / "state") as gateway:
+
+            def asked() -> httpx.Response:
+                return gateway.chat(key.secret, model="llama-8b", max_tokens=5)
+
+            wait_for_room_in_the_minute(store, need_s=20)
+            reset_s = (store.time()[0] // 60 + 1) * 60
+            at = time.strftime("%H:%M", time.gmtime(reset_s))
+            bound = {"scope": "tenant", "dimension": "req", "window": "d", "amount": 1}
+            saved = manager.call("put", "tenants/acme/limits/", {**bound, "anchor_time": at})
+            assert saved.status_code == 200, saved.content
+            assert saved.json()[0]["window_end"] == time.strftime(
+                "%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime(reset_s)
+            )
+            wait_until(lambda: asked().status_code == 429, SECONDS_TO_TAKE_EFFECT, "refused")
+            refused = asked()
+            left_s = reset_s - store.time()[0]
+            assert refused.headers["x-headrace-limit"] == "requests_per_day"
+            assert left_s - 1 <= int(refused.headers["retry-after-ms"]) / 1000 <= left_s + 1
+            next_minute(store)
+            again = asked()
+            assert again.status_code == 200, again.text
+            assert again.headers["x-ratelimit-remaining-requests"] == "0"
+            reset = float(again.headers["x-ratelimit-reset-requests"].removesuffix("s"))
+            assert 86_400 - 10 <= reset <= 86_400
+            assert asked().status_code == 429

@@ -19,6 +19,7 @@ def position(
     used: int | None = 0,
     held: int | None = 0,
     scope: LimitScope = LimitScope.TENANT,
+    anchor_min: int = 0,
 ) -> LimitPosition:
     is_gauge = window is WindowKind.NOW
     return LimitPosition(
@@ -32,6 +33,7 @@ def position(
             key_id=7 if scope is LimitScope.KEY else None,
             model=None,
             work_class="",
+            anchor_min=anchor_min,
         ),
         used=used,
         held=held,
@@ -98,3 +100,16 @@ def test_own_limits_come_before_keys_and_long_windows_before_short():
 def test_the_label_says_what_the_bar_shows():
     [row] = rows_of([position(used=62_100_000_000, held=8_400_000_000)], {}, NOON)
     assert row.label == "Daily spend: 62.10 used and 8.40 held of 100.00 USD, 29.50 remaining"
+
+
+def test_an_anchored_limit_says_where_its_window_begins():
+    at = 10 * 60
+
+    def title(window: WindowKind, anchor_min: int) -> str:
+        (row,) = rows_of([position(window=window, anchor_min=anchor_min)], {}, NOON)
+        return row.title
+
+    assert title(WindowKind.MONTH, 0) == "Monthly spend"
+    assert title(WindowKind.MONTH, 14 * 1440 + at) == "Monthly spend from day 15, 10:00"
+    assert title(WindowKind.WEEK, 2 * 1440) == "Weekly spend from Wednesday"
+    assert title(WindowKind.DAY, at) == "Daily spend from 10:00"
