@@ -1,4 +1,4 @@
-"""The third lane of `manage.py test`: what happens when vLLM cannot be installed."""
+"""The lane of real engines of `manage.py test`: what happens when vLLM cannot be installed."""
 
 from io import StringIO
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from capacity.drivers.vllm_install import InstallError, WheelMissingError, require_platform
 from console.errors import DomainError
 from console.management.commands import test as command
-from console.management.commands.test import NO_VLLM, Command, first_lane, not_run
+from console.management.commands.test import NO_VLLM, Command, not_run, rest
 
 WHY = "no wheel of torch was found: give a folder that holds it"
 
@@ -61,5 +61,5 @@ def test_a_machine_without_wheels_is_not_a_fault_of_the_install() -> None:
 def test_each_directory_of_tests_is_in_one_lane() -> None:
     names = {path.parts[-2] for path in Path(command.TESTS).glob("*/test_*.py")}
     assert "vllm" in names
-    assert "vllm" not in first_lane()
-    assert set(first_lane()).isdisjoint(command.SECOND_LANE)
+    assert "vllm" not in rest()
+    assert set(rest()).isdisjoint(command.WAITING_LANES)
