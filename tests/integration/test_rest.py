@@ -283,9 +283,6 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("put", "tenants/acme/limits/", {**LIMIT, "dimension": "tpm"}, "dimension"),
     ("put", "tenants/acme/limits/", {**LIMIT, "window": "mo", "anchor_day": "15"}, "anchor_day"),
     ("put", "tenants/acme/limits/", {**LIMIT, "window": "mo", "anchor_day": 32}, "anchor_day"),
-    ("put", "tenants/acme/limits/", {**LIMIT, "window": "w", "anchor_day": 8}, "anchor_day"),
-    ("put", "tenants/acme/limits/", {**LIMIT, "window": "d", "anchor_time": "6"}, "anchor_time"),
-    ("put", "tenants/acme/limits/", {**LIMIT, "anchor_time": "10:00"}, "anchor_time"),
     ("post", "prices/", {**PRICE, "output_usd_per_mtok": 2.4}, "output_usd_per_mtok"),
     ("post", "prices/", {**PRICE, "confirm": "yes"}, "confirm"),
     ("post", "prices/", {**PRICE, "valid_from": "2099-01-01T00:00:00"}, "valid_from"),
@@ -302,6 +299,17 @@ def test_unknown_names_and_wrong_types_are_refused(world):
         assert answer.status_code == 400, (path, body)
         assert answer.json()["field"].startswith(field)
         assert {"field", "code", "title"} == set(answer.json()["errors"][0])
+
+
+def test_an_anchor_that_the_window_does_not_take_is_refused_by_name(world):
+    caller = Caller(world, "ada")
+    for anchor, field in (
+        ({"window": "w", "anchor_day": 8}, "anchor_day"),
+        ({"window": "d", "anchor_time": "6"}, "anchor_time"),
+        ({"window": "m", "anchor_time": "10:00"}, "anchor_time"),
+    ):
+        answer = caller.call("put", "tenants/acme/limits/", {**LIMIT, **anchor})
+        assert (answer.status_code, answer.json()["field"]) == (422, field), anchor
 
 
 @pytest.mark.parametrize(
