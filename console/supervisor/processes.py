@@ -353,8 +353,10 @@ class Supervisor:
             self._kill(child, f"did not answer for {silent_s:.0f} s: killed")
 
     def _end_strays(self) -> None:
+        """Only a supervisor with a state of its own does: one without (tests, benchmarks) adopts
+        whole installations that were started detached below it."""
         now_s = time.monotonic()
-        if now_s < self._strays.next_s or self._is_stopping:
+        if not self.mark or now_s < self._strays.next_s or self._is_stopping:
             return
         for stray in self._strays.over(self._adopted(), self.kept(), now_s):
             self._tell(f"ending pid {stray.pid}: its parent died and no record names it")
