@@ -65,6 +65,7 @@ _v1: list[URLPattern | URLResolver] = [
     path("reconciliation/", reconcile.Reconciliation.as_view(), name="api_reconciliation"),
     path("estimates/", estimates.Estimates.as_view(), name="api_estimates"),
     path("prices/", prices.Prices.as_view(), name="api_prices"),
+    path("resource-prices/", prices.ResourcePrices.as_view(), name="api_resource_prices"),
     path("pools/", fleet.Pools.as_view(), name="api_pools"),
     path("pools/<slug:name>/", fleet.Pool.as_view(), name="api_pool"),
     path("policies/", policies.Policies.as_view(), name="api_policies"),

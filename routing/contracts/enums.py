@@ -39,6 +39,7 @@ class LimitScope(StrEnum):
     KEY = "key"
     TENANT_MODEL = "tenant_model"
     TENANT_CLASS = "tenant_class"
+    RESOURCE = "resource"
 
 
 class RequestStatus(StrEnum):

@@ -39,6 +39,8 @@ class Limit(msgspec.Struct, frozen=True):
 class Price(msgspec.Struct, frozen=True):
     """Nano-dollars per million tokens, `image_nanousd` per picture; `version` names the price row.
 
+    `unit_nanousd` is one use of a named resource; its other rates are 0.
+
     Tokens written to the cache are a part of the input, reasoning a part of the output; None
     charges them like the rest of it.
     """
@@ -51,6 +53,7 @@ class Price(msgspec.Struct, frozen=True):
     cache_write_nanousd: int | None = None
     reasoning_nanousd: int | None = None
     image_nanousd: int = 0
+    unit_nanousd: int = 0
 
 
 class KeyEntry(msgspec.Struct, frozen=True):
@@ -190,7 +193,10 @@ class PolicyEntry(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Everything above, numbered. `keys` maps the hex digest of a secret to its entry."""
+    """Everything above, numbered. `keys` maps the hex digest of a secret to its entry.
+
+    `resources` are the priced named resources, without `RESOURCE_PREFIX`; prices as a model's.
+    """
 
     schema_version: int
     number: int
@@ -201,6 +207,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     models: dict[str, ModelEntry]
     aliases: dict[str, str]
     pools: dict[str, PoolEntry]
+    resources: dict[str, tuple[Price, ...]] = {}
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode

@@ -24,7 +24,8 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     `request_id` is a UUIDv7 and the ledger key; instants are Unix milliseconds; `held_*` is what
     was reserved, the rest what was charged. `legs` are the counter legs of the reservation
     (accounting protocol): `[kind, suffix, window_end_ms, [dimension, amount, ...]]` each, so that
-    the ledger knows into which windows the charge falls.
+    the ledger knows into which windows the charge falls. `units` is above 0 for a use of a named
+    resource, whose `model` is `resource:<name>`.
     """
 
     request_id: str
@@ -51,6 +52,7 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     reasoning_tokens: int = 0
     cache_write_tokens: int = 0
     images: int = 0
+    units: int = 0
     spend_nanousd: int = 0
     held_input_tokens: int = 0
     held_output_tokens: int = 0
@@ -112,13 +114,15 @@ class HoldInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Whoever ends it for a lost gateway needs nothing else: `event` has the names, `started_at_ms`
     and `held_*` filled in and charges nothing yet; `price` is the row in force; `itl_s` the
-    expected seconds between tokens, 0 when unknown; `once` its idempotency key as digests.
+    expected seconds between tokens, 0 when unknown; `once` its idempotency key as digests;
+    `ttl_ms` how long a use of a resource may take, 0 for a model call.
     """
 
     event: UsageEvent
     price: Price
     itl_s: float = 0.0
     once: str = ""
+    ttl_ms: int = 0
 
 
 def charge_of(kind: SettleKind, event: UsageEvent) -> dict[str, int]:

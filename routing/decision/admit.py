@@ -127,6 +127,7 @@ def _owner(group: Group) -> str:
         LimitScope.KEY: "This API key",
         LimitScope.TENANT_MODEL: f"The tenant's use of model {group.subject}",
         LimitScope.TENANT_CLASS: f"The tenant's {group.subject} class",
+        LimitScope.RESOURCE: f"The tenant's use of resource {group.subject}",
     }[group.scope]
 
 

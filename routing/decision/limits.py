@@ -14,6 +14,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from routing.contracts.enums import Dimension, LimitScope, WindowKind
+from routing.contracts.resources import RESOURCE_PREFIX, is_resource
 from routing.contracts.snapshot import KeyEntry, Limit, TenantEntry
 from routing.decision.types import Amounts, Rate, Rates
 
@@ -122,6 +123,8 @@ def groups_for(
         LimitScope.KEY: key.id,
         LimitScope.TENANT_MODEL: model,
         LimitScope.TENANT_CLASS: work_class,
+        # Of a model it is empty, which no such limit names.
+        LimitScope.RESOURCE: model.removeprefix(RESOURCE_PREFIX) if is_resource(model) else "",
     }
     for limit in _applying(tenant.limits, subjects):
         dims = found.setdefault((limit.scope, limit.window, limit.anchor_min), {})

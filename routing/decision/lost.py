@@ -9,6 +9,7 @@ from routing.contracts.pricing import spend_nanousd
 from routing.contracts.usage import HoldInfo, UsageEvent
 
 GATEWAY_LOST: Final = "gateway_lost"
+NOT_SETTLED: Final = "not_settled"
 
 
 def lost_event(
@@ -18,9 +19,18 @@ def lost_event(
 
     The held input, plus `out_so_far` tokens of the last sign of life, plus what `elapsed_s` since
     then may have produced at the expected pace. The true figures, should they turn up, become an
-    adjustment.
+    adjustment. A use of a resource that nobody settled in time costs what was held for it.
     """
     event = info.event
+    if event.units:
+        return msgspec.structs.replace(
+            event,
+            status=RequestStatus.INCOMPLETE,
+            usage_source=UsageSource.ESTIMATED,
+            ended_at_ms=max(ended_at_ms, event.started_at_ms),
+            spend_nanousd=event.held_nanousd,
+            error_code=NOT_SETTLED,
+        )
     since_tokens = int(elapsed_s / info.itl_s) if info.itl_s > 0 else 0
     output_tokens = min(event.held_output_tokens, max(out_so_far, 0) + max(since_tokens, 0))
     spend = spend_nanousd(

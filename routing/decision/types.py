@@ -90,7 +90,8 @@ class Hold:
     epoch of its last registration (0: admitted degraded). `out_so_far` is kept current by the relay
     and travels with each heartbeat. `rates` are its limits and `left` what was left of each counter
     when it was made, for rate headers. `has_gauge_limit`: others may wait for its concurrency.
-    `once` names its idempotency key (`store.once.Once.text`), empty without one.
+    `once` names its idempotency key (`store.once.Once.text`), empty without one. `expires_at_ms` is
+    above 0 for a use of a resource: no gateway runs it, so its hold lasts until then.
     """
 
     request_id: str
@@ -108,6 +109,7 @@ class Hold:
     rates: Rates = NO_RATES
     left: Sequence[int] = ()
     once: str = ""
+    expires_at_ms: int = 0
 
     @property
     def remaining(self) -> dict[tuple[LimitScope, Dimension, str], int]:

@@ -27,6 +27,7 @@ from routing.gateway.journal_file import END, OPEN, Unfinished
 from routing.gateway.leases import BEAT_S, LeaseKeeper
 from routing.gateway.once import is_remembered
 from routing.gateway.shapes import ShapeOutbox
+from routing.gateway.uses import settled_answer
 from routing.gateway.write_gate import WriteGate
 from routing.store.client import StoreAwayError
 from routing.store.clock import StoreClock
@@ -39,6 +40,7 @@ from routing.store.reservations import (
     Reservations,
     decode_legs,
 )
+from routing.store.uses import USE
 
 log = logging.getLogger(__name__)
 
@@ -70,17 +72,25 @@ class Accountant:
         self._ending: list[Item] = []
         self._timer: asyncio.TimerHandle | None = None
         self._live_count = 0
+        self._use_count = 0  # uses of resources: no request runs, so a drain does not wait for them
         self._warn_from_s = 0.0
         self._idle = asyncio.Event()
         self.book = Book(journal)
         self.gate = WriteGate(journal)
         self.shapes = ShapeOutbox(self._store)
-        self.leases = LeaseKeeper(self.book, reservations, journal, clock, opened=self._resend)
+        self.leases = LeaseKeeper(
+            self.book,
+            reservations,
+            journal,
+            clock,
+            opened=self._resend,
+            use_gone=self._end_gone,
+        )
 
     @property
     def pending(self) -> int:
         """Ended reservations whose rows are not known to be in the ledger."""
-        return self.book.size - self._live_count
+        return self.book.size - self._live_count - self._use_count
 
     @property
     def live(self) -> int:
@@ -103,7 +113,10 @@ class Accountant:
             self.book.add(item)
             bucket = self.book.buckets[item.hold.bucket]
             bucket.must_register = True
-            self.book.not_settled(item)
+            if item.stage is Stage.LIVE:
+                self._use_count += 1
+            else:
+                self.book.not_settled(item)
         self.leases.start()
         self.shapes.start()
 
@@ -119,7 +132,7 @@ class Accountant:
         """Begin to look after a hold; the journal's sequence of its open record, or None."""
         item = Item(hold, info)
         self.book.add(item)
-        self._live_count += 1
+        self._count_live(hold, 1)
         sequence = self._journal.append(
             OPEN, (hold.request_id, hold.bucket, hold.epoch, info, hold.legs)
         )
@@ -149,11 +162,21 @@ class Accountant:
             return
         item.usage = event
         if hold.once:
-            item.answer = answer if is_remembered(item.kind, event.status) else None
+            is_kept = hold.expires_at_ms or is_remembered(item.kind, event.status)
+            item.answer = answer if is_kept else None
             item.told, done = done, None
         self._queue(item)
         if done is not None:
             done()
+
+    def reopen(self, item: Item) -> bool:
+        """Whether a use may be ended: it runs, or its end as not settled is told, not acked."""
+        if item.stage is Stage.TOLD and item.hold.expires_at_ms:
+            self.book.buckets[item.hold.bucket].told.remove(item)
+            item.stage = Stage.LIVE
+            item.hold.is_ended = False
+            self._count_live(item.hold, 1)
+        return item.stage is Stage.LIVE
 
     def void(
         self,
@@ -227,10 +250,25 @@ class Accountant:
         item = self.book.buckets[hold.bucket].items.get(hold.request_id)
         if item is None:
             return None
-        self._live_count -= 1
+        self._count_live(hold, -1)
         item.kind = kind
         item.stage = Stage.ENDED
         return item
+
+    def _count_live(self, hold: Hold, change: int) -> None:
+        if hold.expires_at_ms:
+            self._use_count += change
+        else:
+            self._live_count += change
+
+    def _end_gone(self, item: Item) -> None:
+        """Its row is in the stream already: this end changes nothing, but gets it acked."""
+        if self._close(item.hold, SettleKind.RECOVERED) is None:
+            return
+        item.usage = lost_event(
+            decode_hold_info(item.info), out_so_far=0, elapsed_s=0, ended_at_ms=self._clock.now_ms()
+        )
+        self._queue(item)
 
     def _queue(self, item: Item) -> None:
         self._ending.append(item)
@@ -275,7 +313,7 @@ class Accountant:
     def _tell(self, item: Item) -> None:
         """Its caller need not wait longer; an answer that did not get through is not sent again."""
         told, item.told = item.told, None
-        if item.answer:
+        if item.answer and not item.hold.expires_at_ms:
             item.answer = b""
         if told is not None:
             told()
@@ -356,6 +394,8 @@ def event_with_legs(event: UsageEvent, legs: bytes) -> bytes:
 def _recovered_item(found: Unfinished, now_ms: int) -> Item | None:
     """A reservation of an earlier run, ended: as its end record says, else as lost."""
     try:
+        if not found.kind and (use := _recovered_use(found)) is not None:
+            return use
         if found.kind:
             event = decode_usage(found.event)
             kind, charge, raw = SettleKind(found.kind), found.charge, found.event
@@ -387,9 +427,37 @@ def _recovered_item(found: Unfinished, now_ms: int) -> Item | None:
         out_so_far=found.out_so_far,
         is_ended=True,
         once=once,
+        expires_at_ms=int(once == USE),  # ended: when does not matter
     )
     item = Item(hold, found.info)
     item.answer = b"" if is_remembered(kind, event.status) else None
+    if once == USE and kind is SettleKind.SETTLED:
+        item.answer = settled_answer(event)
     item.kind, item.charge, item.event = kind, charge, raw
+    item.file_number = found.file_number
+    return item
+
+
+def _recovered_use(found: Unfinished) -> Item | None:
+    """A use of a resource that had not ended: its holder may settle it still, so it lives on."""
+    info = decode_hold_info(found.info)
+    if not info.ttl_ms:
+        return None
+    event = info.event
+    hold = Hold(
+        request_id=found.request_id,
+        tenant_id=event.tenant_id,
+        bucket=bucket_of(event.tenant_id) if found.bucket is None else found.bucket,
+        epoch=found.res_epoch,
+        legs=found.legs,
+        mode=StoreMode.SHARED,
+        reserved_at_ms=event.started_at_ms,
+        work_class=event.work_class,
+        amounts=Amounts(0, 0, event.held_nanousd, 0),
+        has_gauge_limit=True,
+        once=USE,
+        expires_at_ms=event.started_at_ms + info.ttl_ms,
+    )
+    item = Item(hold, found.info)
     item.file_number = found.file_number
     return item

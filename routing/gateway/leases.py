@@ -40,7 +40,8 @@ CALLS_PER_TURN: Final = 20  # and the rest of a bucket with the next turn
 class LeaseKeeper:
     """The lease script's side of one gateway: heartbeats, registration, questions.
 
-    `opened(bucket)` runs when a bucket is ready and knows every reservation of ours.
+    `opened(bucket)` runs when a bucket is ready and knows every reservation of ours, `use_gone`
+    when a use of a resource was ended elsewhere (another gateway, or in time by the sweeper).
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class LeaseKeeper:
         clock: StoreClock,
         *,
         opened: Callable[[Bucket], None],
+        use_gone: Callable[[Item], None],
     ) -> None:
         """Hook into the store connection; `start` begins."""
         self._book = book
@@ -59,6 +61,7 @@ class LeaseKeeper:
         self._journal = journal
         self._clock = clock
         self._opened = opened
+        self._use_gone = use_gone
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._store.on_connect.append(self._reconnected)
@@ -164,6 +167,8 @@ class LeaseKeeper:
                 item.hold.epoch = epoch
             elif result == ENDED_BEFORE:
                 item.is_gone = True
+                if item.hold.expires_at_ms:
+                    self._use_gone(item)
             else:
                 item.hold.epoch = UNKNOWN_EPOCH  # the store wants its legs: register it
         self._book.observe(bucket, epoch, pos)
@@ -186,5 +191,8 @@ class LeaseKeeper:
 def _wire_item(item: Item, *, is_registration: bool) -> tuple[object, ...]:
     hold = item.hold
     if is_registration:
-        return lease_item(hold.request_id, hold.out_so_far, hold.epoch, item.info, hold.legs)
-    return lease_item(hold.request_id, hold.out_so_far, hold.epoch, None, None)
+        info, legs = item.info, hold.legs
+        return lease_item(
+            hold.request_id, hold.out_so_far, hold.epoch, info, legs, hold.expires_at_ms
+        )
+    return lease_item(hold.request_id, hold.out_so_far, hold.epoch, None, None, hold.expires_at_ms)

@@ -30,6 +30,7 @@ from routing.store.clock import StoreClock
 from routing.store.once import KEPT, KEPT_ANSWER, KEPT_ID, VERDICTS
 from routing.store.reservations import (
     EPOCH,
+    LEASE_MS,
     LEFT,
     LEGS,
     NO_DIMENSION,
@@ -67,7 +68,8 @@ class Ask:
 
     `info` is its encoded `HoldInfo` (`routing.contracts.usage`), `body` tells it from other calls.
     `once` names its idempotency key: then it is answered by the store or not at all, since a local
-    share cannot know whether it was charged before.
+    share cannot know whether it was charged before. `ttl_ms` (a use of a resource, `once` is then
+    `store.uses.USE`) is how long the hold lasts without a sign of life.
     """
 
     request_id: str
@@ -81,6 +83,7 @@ class Ask:
     info: bytes
     once: str = ""
     body: bytes = b""
+    ttl_ms: int = 0
 
     @property
     def caller(self) -> Caller:
@@ -276,6 +279,7 @@ class _Attempt:
             done=self.answered,
             once=ask.once,
             tenant_id=ask.tenant.id,
+            lease_ms=ask.ttl_ms or LEASE_MS,
         )
 
     def answered(self, reply: object) -> None:
@@ -372,6 +376,7 @@ class _Attempt:
             rates=self.template.rates if left else NO_RATES,
             left=left,
             once=ask.once,
+            expires_at_ms=now_ms + ask.ttl_ms if ask.ttl_ms else 0,
         )
         self.sequence = accountant.adopt(self.hold, ask.info)
         accountant.gate.wait(self.sequence, self._opened)
@@ -401,7 +406,7 @@ class _Attempt:
             self.done(
                 _no_capacity(
                     "The shared limits cannot be reached; retry shortly.",
-                    PARAM if self.ask.once else "",
+                    PARAM if self.ask.once and not self.ask.ttl_ms else "",
                 )
             )
 
@@ -442,6 +447,7 @@ class _Attempt:
             work_class=ask.work_class,
             amounts=ask.amounts,
             once=ask.once,
+            expires_at_ms=now_ms + ask.ttl_ms if ask.ttl_ms else 0,
         )
         reserver.accountant.adopt(self.hold, ask.info)
         self._void_and_refuse("The shared limits did not answer; retry shortly.")

@@ -21,6 +21,7 @@ from routing.gateway.http1 import (
 from routing.gateway.identify import identify
 from routing.gateway.reply import JSON, refusal_answer
 from routing.gateway.resolve import accepted_names, find_model
+from routing.gateway.resources import RESOURCES, Resources
 from routing.gateway.upstream import no_delay
 from routing.gateway.walk import CHAT, COMPLETIONS, Walk
 
@@ -68,6 +69,7 @@ class Listener:
 
     def __init__(self, walk: Walk, readiness: Readiness) -> None:
         self.walk = walk
+        self.resources = Resources(walk)
         self.readiness = readiness
         self.connections: set[ClientConnection] = set()
         self.buffered_bytes = 0
@@ -250,6 +252,11 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse(request, _ENCODED)
             else:
                 self.exchange = self._listener.walk.begin(self, request, path)
+        elif path.startswith(RESOURCES):
+            if request.method != b"POST":
+                self._refuse_method(request, b"POST")
+            else:
+                self.exchange = self._listener.resources.begin(self, request, path)
         elif path in (b"/healthz", b"/readyz", MODELS) or path.startswith(MODELS + b"/"):
             self._serve_read(request, path)
         else:

@@ -440,6 +440,11 @@ class Walk:
             self.accountant.shape(shape_row(exchange, end, outcome, None))
         self._answer_refusal(exchange, refusal)
 
+    def refuse_plainly(self, exchange: Exchange, refusal: Refusal) -> None:
+        """Refuse what is no model call: a count is all that is left."""
+        self.stats.refused(refusal.reason)
+        self._answer_refusal(exchange, refusal)
+
     def _answer_refusal(self, exchange: Exchange, refusal: Refusal) -> None:
         if exchange.is_gone:
             return

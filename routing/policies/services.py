@@ -35,7 +35,7 @@ from routing.store.state import read_gateway_statuses, write_snapshot
 from tenants.directory.selectors import tenants_for_snapshot
 from tenants.keys.selectors import keys_for_snapshot
 from tenants.ledger.services import seed_windows
-from tenants.prices.selectors import prices_for_snapshot
+from tenants.prices.selectors import prices_for_snapshot, resource_prices_for_snapshot
 
 BODIES_KEPT = 20  # enough to look back at the last hours; rows themselves stay
 PLAN_KEPT = timedelta(hours=1)
@@ -370,6 +370,7 @@ def _store_if_news(seen: _Seen) -> int:
             models=_model_facts(),
             pools=pools_for_snapshot(),
             prices=prices_for_snapshot(now),
+            resources=resource_prices_for_snapshot(now),
         ),
     )
     digest = content_digest(snapshot)

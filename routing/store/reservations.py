@@ -18,7 +18,16 @@ from routing.store import keys
 from routing.store.client import Callback, wire_key
 from routing.store.cluster import Store
 from routing.store.once import claim, conclude
-from routing.store.scripts import LEASE, ONCE_RESERVE, ONCE_SETTLE, RESERVE, SETTLE
+from routing.store.scripts import (
+    LEASE,
+    ONCE_RESERVE,
+    ONCE_SETTLE,
+    RESERVE,
+    SETTLE,
+    USE_RESERVE,
+    USE_SETTLE,
+)
+from routing.store.uses import USE, conclude_use, open_use
 
 LEASE_MS: Final = 15_000
 _REFUSES_WRITES: Final = ("MISCONF ", "OOM ", "READONLY ", "LOADING ")
@@ -148,8 +157,12 @@ class Reservations:
         done: Callback,
         once: str = "",
         tenant_id: str = "",
+        lease_ms: int = LEASE_MS,
     ) -> None:
-        """Hold `amounts` on every group or on none; with `once`, only if its key is free."""
+        """Hold `amounts` on every group or on none; with `once`, only if its key is free.
+
+        `once` may be `store.uses.USE`: then the hold leaves a record.
+        """
         argument = _encode(
             (
                 TAGS[bucket],
@@ -157,7 +170,7 @@ class Reservations:
                 self.store.run_id_of(bucket),
                 epoch,
                 not_after_ms,
-                LEASE_MS,
+                lease_ms,
                 STREAM_MAX,
                 self.gateway_id,
                 info,
@@ -165,7 +178,10 @@ class Reservations:
                 groups,
             )
         )
-        if once:
+        if once == USE:
+            argument = open_use(as_text(argument), request_id, info)
+            self.store.script(USE_RESERVE, META_KEYS[bucket], argument, done)
+        elif once:
             argument = claim(as_text(argument), once, request_id, tenant_id)
             self.store.script(ONCE_RESERVE, META_KEYS[bucket], argument, done)
         else:
@@ -202,7 +218,10 @@ class Reservations:
                 msgspec.Raw(legs),
             )
         )
-        if once:
+        if once == USE:
+            argument = conclude_use(as_text(argument), request_id, as_text(answer or b""))
+            self.store.script(USE_SETTLE, META_KEYS[bucket], argument, done)
+        elif once:
             argument = conclude(
                 as_text(argument),
                 once,
@@ -245,9 +264,21 @@ def wrote_nothing(reply: object) -> bool:
 
 
 def lease_item(
-    request_id: str, out_so_far: int, res_epoch: int, info: bytes | None, legs: bytes | None
+    request_id: str,
+    out_so_far: int,
+    res_epoch: int,
+    info: bytes | None,
+    legs: bytes | None,
+    expires_at_ms: int = 0,
 ) -> tuple[object, ...]:
-    """One hold of a lease call; `info` and `legs` only when it may be unknown in this epoch."""
+    """One hold of a lease call; `info` and `legs` only when it may be unknown in this epoch.
+
+    `expires_at_ms`: not a lease from now on, but until then; it is never shortened.
+    """
+    known = info is None or legs is None
+    if expires_at_ms:
+        parts = (None, None) if known else (as_text(info or b""), msgspec.Raw(legs or b""))
+        return (request_id, out_so_far, res_epoch, *parts, expires_at_ms)
     if info is None or legs is None:
         return (request_id, out_so_far, res_epoch)
     return (request_id, out_so_far, res_epoch, as_text(info), msgspec.Raw(legs))

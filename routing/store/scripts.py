@@ -42,6 +42,11 @@ def _around(name: str, inside: Script) -> Script:
     return _script(name, _source("once") + _source(name).replace(_INSIDE, inside.source))
 
 
+def _around_alone(name: str, inside: Script) -> Script:
+    """The same without the head that idempotency keys share."""
+    return _script(name, _source(name).replace(_INSIDE, inside.source))
+
+
 def _source(name: str) -> bytes:
     return (Path(__file__).parent / "scripts" / f"{name}.lua").read_bytes()
 
@@ -59,7 +64,11 @@ LEASE: Final = _read("lease")
 COUNTERS: Final = _read("counters")
 ONCE_RESERVE: Final = _around("once_reserve", RESERVE)
 ONCE_SETTLE: Final = _around("once_settle", SETTLE)
-ALL: Final = (RESERVE, SETTLE, LEASE, COUNTERS, ONCE_RESERVE, ONCE_SETTLE)
+USE_RESERVE: Final = _around_alone("use_reserve", RESERVE)
+USE_SETTLE: Final = _around_alone("use_settle", SETTLE)
+ALL: Final = (
+    RESERVE, SETTLE, LEASE, COUNTERS, ONCE_RESERVE, ONCE_SETTLE, USE_RESERVE, USE_SETTLE
+)  # fmt: skip
 
 
 def loading(*scripts: Script) -> list[tuple[bytes | str | int, ...]]:

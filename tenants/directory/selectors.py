@@ -140,15 +140,17 @@ def tenants_for_snapshot() -> list[TenantEntry]:
         "key_id",
         "model__name",
         "work_class",
+        "resource",
     )
-    for tenant_id, scope, dimension, window, anchor, amount, key_id, model, cls in rows.iterator():
+    for row in rows.iterator():
+        tenant_id, scope, dimension, window, anchor, amount, key_id, model, cls, resource = row
         limits[tenant_id].append(
             LimitEntry(
                 scope=LimitScope(scope),
                 dimension=Dimension(dimension),
                 window=WindowKind(window),
                 amount=amount,
-                subject=subject_of(key_id, model, cls),
+                subject=subject_of(key_id, model, cls, resource),
                 anchor_min=anchor,
             )
         )
@@ -168,11 +170,11 @@ def tenants_for_snapshot() -> list[TenantEntry]:
     ]
 
 
-def subject_of(key_id: int | None, model: str | None, work_class: str) -> str:
-    """The name of a limit's subject inside counters: key id, model or class, or nothing."""
+def subject_of(key_id: int | None, model: str | None, work_class: str, resource: str) -> str:
+    """The name of a limit's subject inside counters: key id, model, class, resource, or nothing."""
     if key_id is not None:
         return str(key_id)
-    return model or work_class
+    return model or work_class or resource
 
 
 def _one(row: Tenant | None) -> TenantView:

@@ -11,6 +11,7 @@ from console.audit.rules import Actor
 from console.audit.services import record
 from console.errors import Conflict, NotFound
 from routing.contracts.enums import Dimension, LimitScope, WindowKind
+from routing.contracts.resources import RESOURCE_PREFIX
 from routing.contracts.snapshot import Limit, TenantEntry, bucket_of
 from routing.decision.limits import Group, window_edges
 from routing.store.reservations import suffix_of
@@ -142,6 +143,8 @@ def _used(tenant_id: int, group: Group, since: datetime, until: datetime) -> Sum
         rows = rows.filter(model=group.subject)
     elif group.scope is LimitScope.TENANT_CLASS:
         rows = rows.filter(work_class=group.subject)
+    elif group.scope is LimitScope.RESOURCE:
+        rows = rows.filter(model=RESOURCE_PREFIX + group.subject)
     return _sums(rows.aggregate(**{name: Sum(name) for name in Sums.__slots__}))
 
 

@@ -1,7 +1,7 @@
 """The tenants app's models."""
 
 from tenants.models.key import ApiKey
-from tenants.models.price import PriceRow
+from tenants.models.price import PriceRow, ResourcePrice
 from tenants.models.quota import Limit
 from tenants.models.reconciliation import Reconciliation
 from tenants.models.tenant import MemberRole, Membership, Project, Tenant, TenantState
@@ -28,6 +28,7 @@ __all__ = [
     "PriceRow",
     "Project",
     "Reconciliation",
+    "ResourcePrice",
     "Shape",
     "Tenant",
     "TenantState",

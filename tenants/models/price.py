@@ -44,3 +44,33 @@ class PriceRow(models.Model):
 
     def __str__(self) -> str:
         return f"{self.model_id} v{self.version}"
+
+
+class ResourcePrice(models.Model):
+    """Integer nano-dollars of one use of a named resource, from `valid_from` on.
+
+    A resource is known by its first price; 0 is said, never assumed.
+    """
+
+    resource = models.CharField(max_length=100)
+    version = models.PositiveIntegerField()
+    valid_from = models.DateTimeField()
+    unit_nanousd = models.BigIntegerField()
+    note = models.CharField(max_length=200, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["resource", "version"], name="resource_price_version_once"
+            ),
+            models.UniqueConstraint(
+                fields=["resource", "valid_from"], name="resource_price_moment_once"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(unit_nanousd__gte=0), name="resource_price_not_negative"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.resource} v{self.version}"

@@ -25,6 +25,7 @@ class Limit(models.Model):
         "capacity.Model", null=True, blank=True, on_delete=models.PROTECT, related_name="+"
     )
     work_class = models.CharField(max_length=16, choices=WORK_CLASSES, blank=True)
+    resource = models.CharField(max_length=100, blank=True, default="", db_default="")
     dimension = models.CharField(max_length=8, choices=[(d.value, d.value) for d in Dimension])
     window = models.CharField(max_length=4, choices=[(w.value, w.value) for w in WindowKind])
     anchor_min = models.PositiveIntegerField(default=0)  # `routing.contracts.snapshot.Limit`
@@ -34,7 +35,16 @@ class Limit(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["tenant", "scope", "key", "model", "work_class", "dimension", "window"],
+                fields=[
+                    "tenant",
+                    "scope",
+                    "key",
+                    "model",
+                    "work_class",
+                    "resource",
+                    "dimension",
+                    "window",
+                ],
                 name="limit_once",
                 nulls_distinct=False,
             ),
@@ -60,8 +70,16 @@ class Limit(models.Model):
                         model=None,
                         work_class__in=[item.value for item in WorkClass],
                     )
+                    | models.Q(scope=LimitScope.RESOURCE.value, key=None, model=None, work_class="")
                 ),
                 name="limit_names_its_subject",
+            ),
+            models.CheckConstraint(
+                condition=(
+                    models.Q(scope=LimitScope.RESOURCE.value) & ~models.Q(resource="")
+                    | ~models.Q(scope=LimitScope.RESOURCE.value) & models.Q(resource="")
+                ),
+                name="limit_of_resource_names_it",
             ),
             models.CheckConstraint(
                 condition=(

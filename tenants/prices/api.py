@@ -125,3 +125,81 @@ class Prices(Endpoint):
             )
         answer = {"model": asked["model"], "version": version}
         return shown(AddedPriceSerializer, answer, status=201)
+
+
+class ResourcePriceSerializer(OutSerializer):
+    """One price row of a named resource."""
+
+    id = serializers.IntegerField()
+    resource = serializers.CharField()
+    version = serializers.IntegerField()
+    valid_from = InstantField()
+    unit_usd = UsdField(source="unit_nanousd")
+    note = serializers.CharField()
+    created_at = InstantField()
+
+
+class ResourcePriceQuery(PageQuery):
+    """Which rows to list."""
+
+    resource = serializers.CharField(required=False, max_length=100)
+
+
+class ResourcePriceRequest(StrictSerializer):
+    """The price of one use of a resource; its first makes the resource known."""
+
+    resource = StrictText(max_length=100)
+    unit_usd = UsdField()
+    valid_from = InstantField(required=False, allow_null=True, default=None)
+    note = StrictText(max_length=200, required=False, default="", allow_blank=True)
+
+
+class AddedResourcePriceSerializer(OutSerializer):
+    """Which version the new row has."""
+
+    resource = serializers.CharField()
+    version = serializers.IntegerField()
+
+
+class ResourcePrices(Endpoint):
+    """The price book of named resources."""
+
+    @endpoint(
+        operation_id="resource_prices_list",
+        query=ResourcePriceQuery,
+        answer=page_of(ResourcePriceSerializer),
+        summary="List prices of resources",
+    )
+    def get(self, request: Request) -> Response:
+        """Price rows, newest first; open to everyone who belongs to a tenant."""
+        if visible_tenant_ids(self.user) == frozenset():
+            raise Forbidden("This needs a role or a membership.")
+        asked = self.query(ResourcePriceQuery)
+        rows = selectors.resource_prices(
+            resource=asked.get("resource"),
+            before_id=key_before(asked.get("after")),
+            limit=asked["limit"] + 1,
+        )
+        return shown_page(ResourcePriceSerializer, rows, asked["limit"], lambda row: row.id)
+
+    @endpoint(
+        operation_id="resource_prices_add",
+        request=ResourcePriceRequest,
+        answer=AddedResourcePriceSerializer,
+        status=201,
+        summary="Add a price of a resource",
+    )
+    def post(self, request: Request) -> Response:
+        """Add a resource's next price; running uses keep theirs."""
+        require(self.user, Permission.MANAGE_PRICES)
+        asked = self.body(ResourcePriceRequest)
+        with fields_named({"unit_nanousd": "unit_usd"}):
+            version = services.add_resource_price(
+                resource=asked["resource"],
+                unit_nanousd=asked["unit_usd"],
+                valid_from=asked["valid_from"],
+                note=asked["note"],
+                actor=actor_of(self.user),
+            )
+        answer = {"resource": asked["resource"], "version": version}
+        return shown(AddedResourcePriceSerializer, answer, status=201)

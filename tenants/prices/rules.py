@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 NANOUSD_PER_USD = 1_000_000_000
 MAX_NANOUSD = 1_000_000 * NANOUSD_PER_USD  # a million dollars per million tokens: refused outright
+MAX_UNIT_NANOUSD = 1_000 * NANOUSD_PER_USD  # one use of a resource
 DOUBTFUL_NANOUSD = 1_000 * NANOUSD_PER_USD  # a thousand dollars per million tokens: ask again
 DOUBTFUL_FACTOR = 1000
 

@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import Max
 
 from routing.contracts.snapshot import Price
-from tenants.models import PriceRow
+from tenants.models import PriceRow, ResourcePrice
 
 MAX_PAGE = 201  # the largest page, and one more row to know that another follows
 # Prices that ended this long ago stay in the snapshot: requests that began under them still run.
@@ -85,6 +85,63 @@ def prices_for_snapshot(now: datetime) -> dict[str, tuple[Price, ...]]:
             )
         )
     return {model: tuple(listed) for model, listed in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcePriceView:
+    """One price row of a resource, in nano-dollars a use."""
+
+    id: int
+    resource: str
+    version: int
+    valid_from: datetime
+    unit_nanousd: int
+    note: str
+    created_at: datetime
+
+
+def resource_prices(
+    *, resource: str | None = None, before_id: int | None = None, limit: int = 50
+) -> list[ResourcePriceView]:
+    """Price rows of resources, newest first, at most `MAX_PAGE`."""
+    rows = ResourcePrice.objects.order_by("-id")
+    if resource is not None:
+        rows = rows.filter(resource=resource)
+    if before_id is not None:
+        rows = rows.filter(id__lt=before_id)
+    return [
+        ResourcePriceView(
+            id=row.pk,
+            resource=row.resource,
+            version=row.version,
+            valid_from=row.valid_from,
+            unit_nanousd=row.unit_nanousd,
+            note=row.note,
+            created_at=row.created_at,
+        )
+        for row in rows[: min(limit, MAX_PAGE)]
+    ]
+
+
+def resource_prices_for_snapshot(now: datetime) -> dict[str, tuple[Price, ...]]:
+    """Resource -> its prices from shortly before now on, oldest first, as those of models."""
+    horizon = now - KEPT_AFTER_END
+    found: dict[str, list[Price]] = defaultdict(list)
+    for row in ResourcePrice.objects.order_by("resource", "valid_from"):
+        listed = found[row.resource]
+        if row.valid_from <= horizon:
+            listed.clear()  # it follows one that ended before anything that runs began
+        listed.append(
+            Price(
+                version=row.version,
+                input_nanousd=0,
+                cached_nanousd=0,
+                output_nanousd=0,
+                valid_from_ms=int(row.valid_from.timestamp() * 1000),
+                unit_nanousd=row.unit_nanousd,
+            )
+        )
+    return {resource: tuple(listed) for resource, listed in found.items()}
 
 
 def _view(row: PriceRow) -> PriceView:

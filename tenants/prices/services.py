@@ -9,18 +9,21 @@ from console.audit.rules import Actor
 from console.audit.services import record
 from console.errors import InvalidInput
 from console.validation import save_valid
+from routing.contracts.resources import RESOURCE_NAME_HINT, is_resource_name
 from tenants.directory.selectors import model_id_of
 from tenants.directory.services import push
-from tenants.models import PriceRow
+from tenants.models import PriceRow, ResourcePrice
 from tenants.prices.rules import (
     DOUBTFUL_FACTOR,
     MAX_NANOUSD,
+    MAX_UNIT_NANOUSD,
     Rates,
     doubtful_field,
     impossible_field,
 )
 
 LATEST_START = timedelta(days=366)
+MAX_RESOURCES = 1_000  # gateways hold them all
 BACKDATE_S = 60  # clocks differ; further back, requests were priced already
 
 
@@ -45,12 +48,7 @@ def add_price(  # noqa: PLR0913 - the columns of a price, all by name
     out of bounds, a start in the past, or `price_needs_confirmation` for a doubtful rate without
     `confirm`; `Conflict` when a price starts at that moment already or another call was faster.
     """
-    now = timezone.now()
-    start = valid_from or now
-    if start < now - timedelta(seconds=BACKDATE_S) or start > now + LATEST_START:
-        raise InvalidInput(
-            "A price starts now or within a year: the past is priced already.", field="valid_from"
-        )
+    start = _start(valid_from)
     model_id = model_id_of(model)
     rates = Rates(
         input_nanousd,
@@ -87,6 +85,69 @@ def add_price(  # noqa: PLR0913 - the columns of a price, all by name
     )
     push()
     return row.version
+
+
+@transaction.atomic
+def add_resource_price(
+    *,
+    resource: str,
+    unit_nanousd: int,
+    valid_from: datetime | None = None,
+    note: str = "",
+    actor: Actor,
+) -> int:
+    """Add the next price of one use of a resource; its first makes the resource known.
+
+    Returns its version. Raises `InvalidInput`: no resource name, a price outside 0 to
+    `MAX_UNIT_NANOUSD`, a start in the past, too many resources; `Conflict` as `add_price`.
+    """
+    start = _start(valid_from)
+    if not is_resource_name(resource):
+        raise InvalidInput(
+            f"{resource!r} is no resource name.", field="resource", hint=RESOURCE_NAME_HINT
+        )
+    if isinstance(unit_nanousd, bool) or not 0 <= unit_nanousd <= MAX_UNIT_NANOUSD:
+        raise InvalidInput(
+            f"A use costs between 0 and {MAX_UNIT_NANOUSD} nano-dollars.", field="unit_nanousd"
+        )
+    last = ResourcePrice.objects.filter(resource=resource).order_by("-version").first()
+    known = ResourcePrice.objects.values("resource").distinct().count()
+    if last is None and known >= MAX_RESOURCES:
+        raise InvalidInput(f"At most {MAX_RESOURCES} resources.", field="resource")
+    row = ResourcePrice(
+        resource=resource,
+        version=last.version + 1 if last else 1,
+        valid_from=start,
+        unit_nanousd=unit_nanousd,
+        note=note,
+    )
+    save_valid(row, taken="Another price of it was added just now.", field="valid_from")
+    record(
+        actor=actor,
+        act="price.add",
+        object_type="resource_price",
+        object_id=str(row.pk),
+        before={"unit_nanousd": last.unit_nanousd} if last else None,
+        after={
+            "resource": resource,
+            "version": row.version,
+            "valid_from": start,
+            "unit_nanousd": unit_nanousd,
+        },
+        reason=note,
+    )
+    push()
+    return row.version
+
+
+def _start(valid_from: datetime | None) -> datetime:
+    now = timezone.now()
+    start = valid_from or now
+    if start < now - timedelta(seconds=BACKDATE_S) or start > now + LATEST_START:
+        raise InvalidInput(
+            "A price starts now or within a year: the past is priced already.", field="valid_from"
+        )
+    return start
 
 
 def _check(rates: Rates, last: PriceRow | None, *, confirm: bool) -> None:

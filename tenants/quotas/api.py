@@ -40,6 +40,7 @@ class BudgetSerializer(OutSerializer):
     key_id = serializers.IntegerField(source="limit.key_id", allow_null=True)
     model = serializers.CharField(source="limit.model", allow_null=True)
     work_class = serializers.CharField(source="limit.work_class")
+    resource = serializers.CharField(source="limit.resource")
     window = serializers.CharField(source="limit.window")
     anchor_day = serializers.IntegerField(source="limit.anchor_day", allow_null=True)
     anchor_time = serializers.CharField(source="limit.anchor_time", allow_null=True)
@@ -63,6 +64,7 @@ class LimitSerializer(OutSerializer):
     key_id = serializers.IntegerField(source="limit.key_id", allow_null=True)
     model = serializers.CharField(source="limit.model", allow_null=True)
     work_class = serializers.CharField(source="limit.work_class")
+    resource = serializers.CharField(source="limit.resource")
     amount = serializers.SerializerMethodField()
     amount_usd = serializers.SerializerMethodField()
     used = serializers.SerializerMethodField()
@@ -101,6 +103,7 @@ class LimitName(StrictSerializer):
     key_id = StrictInteger(required=False, min_value=1)
     model = StrictText(required=False, max_length=200)
     work_class = serializers.ChoiceField(required=False, choices=_CLASSES)
+    resource = StrictText(required=False, max_length=100)
 
 
 class LimitRequest(LimitName):
@@ -128,6 +131,7 @@ class LimitRemoval(StrictSerializer):
     key_id = serializers.IntegerField(required=False, min_value=1)
     model = serializers.CharField(required=False, max_length=200)
     work_class = serializers.ChoiceField(required=False, choices=_CLASSES)
+    resource = serializers.CharField(required=False, max_length=100)
 
 
 class Budgets(Endpoint):

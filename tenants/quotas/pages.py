@@ -42,6 +42,7 @@ _SCOPES = {
     LimitScope.KEY: "one key",
     LimitScope.TENANT_MODEL: "one model",
     LimitScope.TENANT_CLASS: "one class",
+    LimitScope.RESOURCE: "one resource",
 }
 
 
@@ -90,6 +91,9 @@ class LimitForm(ServiceForm):
         required=False,
         choices=[("", "-"), *((item.value, item.value) for item in WorkClass)],
         help_text="For one class.",
+    )
+    resource = forms.CharField(
+        required=False, max_length=100, help_text="For one resource, such as vector_query."
     )
 
     def __init__(self, *args: object, keys: Mapping[int, str], **kwargs: object) -> None:

@@ -12,9 +12,14 @@ SCOPE_SUBJECT = {
     LimitScope.KEY: "key_id",
     LimitScope.TENANT_MODEL: "model",
     LimitScope.TENANT_CLASS: "work_class",
+    LimitScope.RESOURCE: "resource",
 }
 # A tenant's own admin may tighten what its keys use; the rest is granted by operators.
 OWN_SCOPES = frozenset({LimitScope.KEY})
+# A use of a resource has no tokens.
+RESOURCE_DIMENSIONS = frozenset(
+    {Dimension.REQUESTS, Dimension.CONCURRENCY, Dimension.SPEND_NANOUSD}
+)
 
 
 def window_fits(dimension: Dimension, window: WindowKind) -> bool:

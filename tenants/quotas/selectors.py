@@ -43,6 +43,7 @@ class LimitView:
     model: str | None
     work_class: str
     anchor_min: int = 0
+    resource: str = ""
 
     @property
     def anchor_day(self) -> int | None:
@@ -89,7 +90,9 @@ def keys_to_limit(tenant_id: int) -> dict[int, str]:
 def limits(tenant_id: int) -> list[LimitView]:
     """A tenant's limits, ordered by scope, subject, dimension and window; at most `MAX_LIMITS`."""
     rows = Limit.objects.filter(tenant_id=tenant_id).select_related("model")
-    ordered = rows.order_by("scope", "key_id", "model__name", "work_class", "dimension", "window")
+    ordered = rows.order_by(
+        "scope", "key_id", "model__name", "work_class", "resource", "dimension", "window"
+    )
     return [
         LimitView(
             id=row.pk,
@@ -101,6 +104,7 @@ def limits(tenant_id: int) -> list[LimitView]:
             key_id=row.key_id,
             model=row.model.name if row.model else None,
             work_class=row.work_class,
+            resource=row.resource,
             anchor_min=row.anchor_min,
         )
         for row in ordered[:MAX_LIMITS]
@@ -155,7 +159,7 @@ def _read(
 
 
 def _suffix(tenant_id: str, limit: LimitView, zone: str, now_ms: int) -> str:
-    subject = subject_of(limit.key_id, limit.model, limit.work_class)
+    subject = subject_of(limit.key_id, limit.model, limit.work_class, limit.resource)
     window = keys.window_name(limit.window, limit.anchor_min)
     base = keys.counter_base(tenant_id, limit.scope, subject, window)
     if limit.window is WindowKind.NOW:

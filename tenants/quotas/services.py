@@ -10,6 +10,7 @@ from console.audit.services import record
 from console.errors import InvalidInput, NotFound
 from console.validation import save_valid
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
+from routing.contracts.resources import RESOURCE_NAME_HINT, is_resource_name
 from tenants.directory.selectors import model_id_of
 from tenants.directory.services import push
 from tenants.models import ApiKey, Limit, Tenant
@@ -17,6 +18,7 @@ from tenants.quotas.rules import (
     ANCHOR_DAYS,
     MAX_AMOUNT,
     MIDNIGHT,
+    RESOURCE_DIMENSIONS,
     SCOPE_SUBJECT,
     Anchor,
     anchor_of,
@@ -36,6 +38,7 @@ class _Bound:
     key_id: int | None
     model_id: int | None
     work_class: str
+    resource: str
 
     def columns(self) -> dict[str, Any]:
         return {
@@ -45,6 +48,7 @@ class _Bound:
             "key_id": self.key_id,
             "model_id": self.model_id,
             "work_class": self.work_class,
+            "resource": self.resource,
         }
 
 
@@ -59,6 +63,7 @@ def set_limit(  # noqa: PLR0913 - the columns of a limit, all by name
     key_id: int | None = None,
     model: str | None = None,
     work_class: str = "",
+    resource: str = "",
     anchor_day: int | None = None,
     anchor_time: str | None = None,
     actor: Actor,
@@ -73,7 +78,7 @@ def set_limit(  # noqa: PLR0913 - the columns of a limit, all by name
     """
     if not Tenant.objects.select_for_update().filter(pk=tenant_id).exists():
         raise NotFound("No such tenant.")
-    bound = _bound(tenant_id, scope, dimension, window, (key_id, model, work_class))
+    bound = _bound(tenant_id, scope, dimension, window, (key_id, model, work_class, resource))
     anchor_min = _anchor_min(bound.window, anchor_day, anchor_time)
     row = Limit.objects.filter(tenant_id=tenant_id, **bound.columns()).first()
     before = row.amount if row else None
@@ -89,7 +94,7 @@ def set_limit(  # noqa: PLR0913 - the columns of a limit, all by name
         actor=actor,
         act="limit.remove" if amount is None else "limit.set",
         object_type="limit",
-        object_id=f"{scope}:{key_id or model or work_class}:{dimension}:{window}"[:64],
+        object_id=f"{scope}:{key_id or model or work_class or resource}:{dimension}:{window}"[:64],
         tenant_id=tenant_id,
         before={"amount": before, "anchor": _shown(anchor_before)},
         after={
@@ -100,6 +105,7 @@ def set_limit(  # noqa: PLR0913 - the columns of a limit, all by name
             "key_id": key_id,
             "model": model,
             "work_class": work_class,
+            "resource": resource,
             "anchor": _shown(anchor_min),
         },
     )
@@ -122,7 +128,7 @@ def _bound(
     scope: str,
     dimension: str,
     window: str,
-    subject: tuple[int | None, str | None, str],
+    subject: tuple[int | None, str | None, str, str],
 ) -> _Bound:
     known_scope = _choice(LimitScope, scope, "scope")
     known_dimension = _choice(Dimension, dimension, "dimension")
@@ -133,8 +139,13 @@ def _bound(
             field="window",
             hint="Concurrency and KV take 'g' (now); the others m, d, w or mo.",
         )
-    key_id, model, work_class = subject
-    _check_subject(known_scope, {"key_id": key_id, "model": model, "work_class": work_class})
+    key_id, model, work_class, resource = subject
+    _check_subject(
+        known_scope,
+        {"key_id": key_id, "model": model, "work_class": work_class, "resource": resource},
+    )
+    if resource:
+        _check_resource(resource, known_dimension)
     if key_id is not None and not ApiKey.objects.filter(tenant_id=tenant_id, pk=key_id).exists():
         raise InvalidInput("The tenant has no such key.", field="key_id")
     if work_class:
@@ -146,7 +157,21 @@ def _bound(
         key_id=key_id,
         model_id=None if model is None else model_id_of(model),
         work_class=work_class,
+        resource=resource,
     )
+
+
+def _check_resource(resource: str, dimension: Dimension) -> None:
+    if not is_resource_name(resource):
+        raise InvalidInput(
+            f"{resource!r} is no resource name.", field="resource", hint=RESOURCE_NAME_HINT
+        )
+    if dimension not in RESOURCE_DIMENSIONS:
+        raise InvalidInput(
+            f"Uses of a resource have no {dimension.value!r}.",
+            field="dimension",
+            hint="req, conc and usd can be limited.",
+        )
 
 
 def _shown(anchor_min: int) -> dict[str, object] | None:

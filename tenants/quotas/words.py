@@ -101,6 +101,8 @@ def subject_of(limit: LimitView, key_names: dict[int, str]) -> str:
         return f"model {limit.model}"
     if limit.scope is LimitScope.TENANT_CLASS:
         return f"class {limit.work_class}"
+    if limit.scope is LimitScope.RESOURCE:
+        return f"resource {limit.resource}"
     return "tenant"
 
 

@@ -5,7 +5,7 @@ Aliases become names, bounds of several sources their tightest; nothing is looke
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from routing.contracts.snapshot import (
     SCHEMA_VERSION,
@@ -43,6 +43,7 @@ class Sources:
     models: Mapping[str, ModelFacts]
     pools: Mapping[str, PoolEntry]
     prices: Mapping[str, tuple[Price, ...]]
+    resources: Mapping[str, tuple[Price, ...]] = field(default_factory=dict)
 
 
 def compile_snapshot(
@@ -73,6 +74,7 @@ def compile_snapshot(
             for alias in rule.aliases
         },
         pools=dict(sources.pools),
+        resources=dict(sorted(sources.resources.items())),
     )
 
 
