@@ -10,24 +10,21 @@ import hiredis
 import msgspec
 
 from routing.contracts.enums import SettleKind, StoreMode
-from routing.contracts.snapshot import bucket_of
 from routing.contracts.usage import (
     ShapeRow,
     UsageEvent,
     charge_of,
     decode_hold_info,
-    decode_usage,
-    encode_usage,
 )
 from routing.decision.lost import lost_event, void_event
-from routing.decision.types import Amounts, Hold
+from routing.decision.types import Hold
 from routing.gateway.buckets import MAX_UNACKED, Book, Bucket, Item, Stage
 from routing.gateway.journal import Journal
 from routing.gateway.journal_file import END, OPEN, Unfinished
-from routing.gateway.leases import BEAT_S, LeaseKeeper
+from routing.gateway.leases import LeaseKeeper
 from routing.gateway.once import is_remembered
+from routing.gateway.recovered import event_with_legs, recovered_item
 from routing.gateway.shapes import ShapeOutbox
-from routing.gateway.uses import settled_answer
 from routing.gateway.write_gate import WriteGate
 from routing.store.client import StoreAwayError
 from routing.store.clock import StoreClock
@@ -40,7 +37,6 @@ from routing.store.reservations import (
     Reservations,
     decode_legs,
 )
-from routing.store.uses import USE
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +81,7 @@ class Accountant:
             clock,
             opened=self._resend,
             use_gone=self._end_gone,
+            use_lives=self._restate,
         )
 
     @property
@@ -106,17 +103,17 @@ class Accountant:
         """Take over what the journal holds of earlier runs, then keep leases and shapes going."""
         now_ms = self._clock.now_ms()
         for found in recovered:
-            item = _recovered_item(found, now_ms)
+            item = recovered_item(found, now_ms)
             if item is None:
                 log.error("journal record of %s cannot be read; it stays", found.request_id)
                 continue
             self.book.add(item)
             bucket = self.book.buckets[item.hold.bucket]
             bucket.must_register = True
-            if item.stage is Stage.LIVE:
-                self._use_count += 1
-            else:
+            if item.hold.is_ended:
                 self.book.not_settled(item)
+            else:
+                self._use_count += 1
         self.leases.start()
         self.shapes.start()
 
@@ -270,6 +267,26 @@ class Accountant:
         )
         self._queue(item)
 
+    def _restate(self, item: Item) -> None:
+        """Write a long use's open record anew: it must not keep old journal files from going."""
+        hold, old = item.hold, item.file_number
+        if old is None or not self._journal.is_old(old):
+            return
+        sequence = self._journal.append(
+            OPEN, (hold.request_id, hold.bucket, hold.epoch, item.info, hold.legs)
+        )
+        if sequence is None:
+            return
+        item.file_number = self._journal.claim()
+
+        def written(is_written: bool) -> None:
+            if is_written:
+                self._journal.release(old)
+            else:
+                self.gate.wait(sequence, written)
+
+        self.gate.wait(sequence, written)
+
     def _queue(self, item: Item) -> None:
         self._ending.append(item)
         if item.hold.has_gauge_limit or item.hold.once:
@@ -378,86 +395,3 @@ class Accountant:
         for item in waiting:
             del bucket.unsettled[item.hold.request_id]
             self._settle(item)
-
-
-def event_with_legs(event: UsageEvent, legs: bytes) -> bytes:
-    """The event as JSON with its legs (msgpack, as the scripts keep them): its last field.
-
-    Raises `msgspec.MsgspecError` when the legs cannot be read.
-    """
-    raw = encode_usage(event)
-    if event.legs:
-        return raw
-    return b'%b,"legs":%b}' % (raw[:-1], _encode_json(decode_legs(legs)))
-
-
-def _recovered_item(found: Unfinished, now_ms: int) -> Item | None:
-    """A reservation of an earlier run, ended: as its end record says, else as lost."""
-    try:
-        if not found.kind and (use := _recovered_use(found)) is not None:
-            return use
-        if found.kind:
-            event = decode_usage(found.event)
-            kind, charge, raw = SettleKind(found.kind), found.charge, found.event
-        else:
-            info = decode_hold_info(found.info)
-            # Had it lived longer than a beat after its last sign of life, it would have said so.
-            age_s = max(0, now_ms - info.event.started_at_ms) / 1000
-            event = lost_event(
-                info,
-                out_so_far=found.out_so_far,
-                elapsed_s=min(BEAT_S, age_s),
-                ended_at_ms=now_ms,
-            )
-            kind = SettleKind.RECOVERED
-            charge, raw = charge_of(kind, event), event_with_legs(event, found.legs)
-        once = decode_hold_info(found.info).once if found.info else ""
-    except (msgspec.MsgspecError, ValueError):
-        return None
-    hold = Hold(
-        request_id=found.request_id,
-        tenant_id=event.tenant_id,
-        bucket=bucket_of(event.tenant_id) if found.bucket is None else found.bucket,
-        epoch=found.res_epoch,
-        legs=found.legs,
-        mode=StoreMode.SHARED,
-        reserved_at_ms=event.started_at_ms,
-        work_class=event.work_class,
-        amounts=Amounts(event.held_input_tokens, event.held_output_tokens, event.held_nanousd, 0),
-        out_so_far=found.out_so_far,
-        is_ended=True,
-        once=once,
-        expires_at_ms=int(once == USE),  # ended: when does not matter
-    )
-    item = Item(hold, found.info)
-    item.answer = b"" if is_remembered(kind, event.status) else None
-    if once == USE and kind is SettleKind.SETTLED:
-        item.answer = settled_answer(event)
-    item.kind, item.charge, item.event = kind, charge, raw
-    item.file_number = found.file_number
-    return item
-
-
-def _recovered_use(found: Unfinished) -> Item | None:
-    """A use of a resource that had not ended: its holder may settle it still, so it lives on."""
-    info = decode_hold_info(found.info)
-    if not info.ttl_ms:
-        return None
-    event = info.event
-    hold = Hold(
-        request_id=found.request_id,
-        tenant_id=event.tenant_id,
-        bucket=bucket_of(event.tenant_id) if found.bucket is None else found.bucket,
-        epoch=found.res_epoch,
-        legs=found.legs,
-        mode=StoreMode.SHARED,
-        reserved_at_ms=event.started_at_ms,
-        work_class=event.work_class,
-        amounts=Amounts(0, 0, event.held_nanousd, 0),
-        has_gauge_limit=True,
-        once=USE,
-        expires_at_ms=event.started_at_ms + info.ttl_ms,
-    )
-    item = Item(hold, found.info)
-    item.file_number = found.file_number
-    return item

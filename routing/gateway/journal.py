@@ -231,6 +231,10 @@ class Journal:
         self._unacked[self._number] += 1
         return self._number
 
+    def is_old(self, number: int) -> bool:
+        """Whether a claim on file `number` keeps a whole later file besides the present one."""
+        return number < self._number - 1
+
     def release(self, number: int) -> None:
         """One id that claimed file `number` is acknowledged."""
         self._unacked[number] -= 1

@@ -41,7 +41,8 @@ class LeaseKeeper:
     """The lease script's side of one gateway: heartbeats, registration, questions.
 
     `opened(bucket)` runs when a bucket is ready and knows every reservation of ours, `use_gone`
-    when a use of a resource was ended elsewhere (another gateway, or in time by the sweeper).
+    when a use of a resource was ended elsewhere (another gateway, or in time by the sweeper), and
+    `use_lives` with each beat of one that runs.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class LeaseKeeper:
         *,
         opened: Callable[[Bucket], None],
         use_gone: Callable[[Item], None],
+        use_lives: Callable[[Item], None],
     ) -> None:
         """Hook into the store connection; `start` begins."""
         self._book = book
@@ -62,6 +64,7 @@ class LeaseKeeper:
         self._clock = clock
         self._opened = opened
         self._use_gone = use_gone
+        self._use_lives = use_lives
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._store.on_connect.append(self._reconnected)
@@ -183,6 +186,8 @@ class LeaseKeeper:
 
     def _note_progress(self, live: Sequence[Item]) -> None:
         for item in live:
+            if item.hold.expires_at_ms:
+                self._use_lives(item)
             if item.hold.out_so_far > item.noted_out:
                 item.noted_out = item.hold.out_so_far
                 self._journal.append(PROGRESS, (item.hold.request_id, item.noted_out))

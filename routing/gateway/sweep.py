@@ -15,7 +15,7 @@ import msgspec
 from routing.contracts.enums import SettleKind
 from routing.contracts.usage import charge_of, decode_hold_info
 from routing.decision.lost import lost_event
-from routing.gateway.account import event_with_legs
+from routing.gateway.recovered import event_with_legs
 from routing.store import keys
 from routing.store.client import Buckets, StoreAwayError
 from routing.store.clock import StoreClock

@@ -23,6 +23,7 @@ from tests.stack import (
     GatewayProcess,
     held,
     limit,
+    open_buckets,
     tenant,
     usage_events,
     wait_for_room_in_the_minute,
@@ -278,6 +279,24 @@ def test_what_nobody_settles_is_charged_what_was_held_and_a_late_settle_corrects
         assert [entry[b"k"] for entry in entries] == [b"0"]
         assert settle(one, use, units=1).content == late.content
         assert settle(one, renewed).status_code == 200, "its renewal held"
+
+
+def test_an_emptied_store_learns_of_a_use_again(store: Store, tmp_path: Path):
+    with gateways(tmp_path) as (one, two):
+        use = reserve(one, units=4, ttl_s=120)
+        before = store.zscore(keys.bucket_leases(ACME), use["id"])
+        store.flushall()
+        open_buckets(store, {ACME}, epoch=2)
+        wait_until(lambda: held(store, ACME) == 1, 15, "registered by its gateway")
+        assert store.zscore(keys.bucket_leases(ACME), use["id"]) == before
+        assert settle(two, use, units=3).status_code == 200
+        wait_until(lambda: held(store, ACME) == 0, 5, "nothing held")
+        assert [event.spend_nanousd for _, event in usage_events(store, ACME)][:1] == [3 * UNIT]
+        spent = [
+            int(store.hget(name, "usd") or 0)
+            for name in store.scan_iter(f"{keys.bucket_tag(ACME)}:2:w:acme:tenant:*")
+        ]
+        assert spent == [3 * UNIT]
 
 
 def test_other_tenants_find_nothing(store: Store, tmp_path: Path):

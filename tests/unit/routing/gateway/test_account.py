@@ -6,9 +6,9 @@ import msgspec
 
 from routing.contracts.usage import decode_hold_info, decode_usage
 from routing.decision.types import Amounts
-from routing.gateway.account import _recovered_item
 from routing.gateway.journal_file import Unfinished
 from routing.gateway.leases import BEAT_S
+from routing.gateway.recovered import recovered_item
 from tests.accounting import info
 
 ITL_S = 0.02  # of `info`
@@ -28,7 +28,7 @@ def recovered_output(*, age_s: float, out_so_far: int = 0, held_output: int = 40
         legs=LEGS,
         out_so_far=out_so_far,
     )
-    item = _recovered_item(found, started_at_ms + int(age_s * 1000))
+    item = recovered_item(found, started_at_ms + int(age_s * 1000))
     assert item is not None
     return decode_usage(item.event).output_tokens
 
