@@ -178,14 +178,14 @@ class Reservations:
                 groups,
             )
         )
-        if once == USE:
+        if not once:
+            self.store.script(RESERVE, META_KEYS[bucket], argument, done)
+        elif once == USE:
             argument = open_use(as_text(argument), request_id, info)
             self.store.script(USE_RESERVE, META_KEYS[bucket], argument, done)
-        elif once:
+        else:
             argument = claim(as_text(argument), once, request_id, tenant_id)
             self.store.script(ONCE_RESERVE, META_KEYS[bucket], argument, done)
-        else:
-            self.store.script(RESERVE, META_KEYS[bucket], argument, done)
 
     def settle(  # noqa: PLR0913
         self,
@@ -218,10 +218,12 @@ class Reservations:
                 msgspec.Raw(legs),
             )
         )
-        if once == USE:
+        if not once:
+            self.store.script(SETTLE, META_KEYS[bucket], argument, done)
+        elif once == USE:
             argument = conclude_use(as_text(argument), request_id, as_text(answer or b""))
             self.store.script(USE_SETTLE, META_KEYS[bucket], argument, done)
-        elif once:
+        else:
             argument = conclude(
                 as_text(argument),
                 once,
@@ -231,8 +233,6 @@ class Reservations:
                 answer=as_text(answer or b""),
             )
             self.store.script(ONCE_SETTLE, META_KEYS[bucket], argument, done)
-        else:
-            self.store.script(SETTLE, META_KEYS[bucket], argument, done)
 
     def lease(
         self, *, bucket: int, not_after_ms: int, items: Sequence[object], done: Callback
