@@ -1,13 +1,22 @@
 """The fleet: what can serve, what is full, what lies."""
 
+from django import forms
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
 
 from capacity.fleet.grid import is_fresh, sums_of
-from capacity.fleet.selectors import fleet_page, pool_detail
+from capacity.fleet.selectors import capacity_limits, fleet_page, pool_detail
+from capacity.fleet.services import set_capacity_limit
+from console.accounts.person import acting
 from console.accounts.selectors import Permission, require
+from console.errors import DomainError
+from console.web.forms import ServiceForm
 from console.web.htmx import render
 from console.web.tables import Column, number, pager
 from console.web.views import page
+from routing.contracts.capacity import LIMITED
+from routing.contracts.enums import Dimension
 
 POOL_COLUMNS = (
     Column("Pool"),
@@ -74,3 +83,62 @@ def pool(request: HttpRequest, name: str) -> HttpResponseBase:
         "wanted_words": f"of {detail.pool.desired_replicas} wanted",
     }
     return render(request, "capacity/pool.html", "live", context)
+
+
+_LIMITED = {
+    Dimension.REQUESTS: "requests per minute",
+    Dimension.INPUT_TOKENS: "input tokens per minute",
+    Dimension.OUTPUT_TOKENS: "output tokens per minute",
+    Dimension.CONCURRENCY: "requests at once",
+    Dimension.KV_TOKENS: "KV tokens at once",
+}
+
+
+class CapacityLimitForm(ServiceForm):
+    """One bound over all tenants; empty removes it."""
+
+    dimension = forms.ChoiceField(
+        label="Of", choices=[(one.value, _LIMITED[one]) for one in LIMITED]
+    )
+    amount = forms.IntegerField(
+        label="At most",
+        required=False,
+        min_value=0,
+        help_text="0 takes nothing; empty removes the limit.",
+    )
+
+
+@page("GET", "POST")
+def pool_limits(request: HttpRequest, name: str) -> HttpResponseBase:
+    """Limits of one pool."""
+    return _limits_page(request, name)
+
+
+@page("GET", "POST")
+def fleet_limits(request: HttpRequest) -> HttpResponseBase:
+    """Limits of the whole fleet."""
+    return _limits_page(request, None)
+
+
+def _limits_page(request: HttpRequest, name: str | None) -> HttpResponseBase:
+    require(request.user, Permission.MANAGE_FLEET)
+    limits = capacity_limits(name)
+    form = CapacityLimitForm(request.POST or None)
+    whose = "the fleet" if name is None else f"pool {name}"
+    if request.method == "POST" and form.is_valid():
+        try:
+            set_capacity_limit(pool=name, actor=acting(request), **form.cleaned_data)
+        except DomainError as error:
+            form.add_refusal(error)
+        else:
+            act = "removed" if form.cleaned_data["amount"] is None else "set"
+            text = f"Limit {act} for {whose}. Gateways apply it within a second."
+            messages.success(request, text, "ok")
+            return redirect(request.path)
+    context = {
+        "pool": name,
+        "whose": whose,
+        "form": form,
+        "limits": [{"words": _LIMITED[one.dimension], "amount": one.amount} for one in limits],
+    }
+    return render(request, "capacity/limits.html", "", context, status=422 if form.errors else 200)

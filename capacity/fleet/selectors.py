@@ -1,17 +1,20 @@
 """The fleet as gateways, pages and REST need it: bounded, ordered, as frozen values."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.db.models import QuerySet
 
+from capacity.models import CapacityLimit as LimitRow
 from capacity.models import Driver, Pool, Replica, ReplicaChange
 from capacity.models import Model as ModelRow
 from console.errors import NotFound
 from console.web.keyset import DEFAULT_LIMIT, Page, take
 from console.web.live_state import SeenPool, age_of_ms, pool_states
+from routing.contracts.capacity import LIMITED, CapacityLimit
 from routing.contracts.endpoint_state import EndpointState
-from routing.contracts.enums import ReplicaHealth, ReplicaLifecycle
+from routing.contracts.enums import Dimension, ReplicaHealth, ReplicaLifecycle
 from routing.contracts.snapshot import EndpointEntry, PoolEntry
 
 MAX_POOLS = 2000  # of one snapshot: beyond it the fleet is split over installations
@@ -109,7 +112,7 @@ def models_for_snapshot() -> dict[str, ModelFacts]:
 
 def pools_for_snapshot() -> dict[str, PoolEntry]:
     """Every pool by name with the replicas that may hold work: ready ones, and draining ones."""
-    pools = list(_pools().order_by("name")[:MAX_POOLS])
+    pools = list(_pools().prefetch_related("limits").order_by("name")[:MAX_POOLS])
     endpoints: dict[int, list[EndpointEntry]] = {pool.pk: [] for pool in pools}
     for row in Replica.objects.filter(removed_at=None, lifecycle__in=_ROUTED).order_by(
         "pool_id", "ordinal"
@@ -127,9 +130,25 @@ def pools_for_snapshot() -> dict[str, PoolEntry]:
             block_size_tokens=pool.block_size_tokens,
             endpoints=tuple(endpoints[pool.pk]),
             takes_priority=_takes_priority(pool),
+            limits=_limits(pool.limits.all()),
         )
         for pool in pools
     }
+
+
+def capacity_limits(pool: str | None) -> tuple[CapacityLimit, ...]:
+    """Limits of a pool, or of the whole fleet (None), over all tenants. Raises `NotFound`."""
+    if pool is None:
+        return _limits(LimitRow.objects.filter(pool=None))
+    row = Pool.objects.filter(name=pool).first()
+    if row is None:
+        raise NotFound("No such pool.")
+    return _limits(row.limits.all())
+
+
+def _limits(rows: Iterable[LimitRow]) -> tuple[CapacityLimit, ...]:
+    found = [CapacityLimit(Dimension(row.dimension), row.amount) for row in rows]
+    return tuple(sorted(found, key=lambda one: LIMITED.index(one.dimension)))
 
 
 def fleet_page(*, after: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[PoolRow]:

@@ -9,5 +9,15 @@ from capacity.models.fleet import (
     Replica,
     ReplicaChange,
 )
+from capacity.models.limits import CapacityLimit
 
-__all__ = ["Driver", "FailureDomain", "Model", "Pool", "Region", "Replica", "ReplicaChange"]
+__all__ = [
+    "CapacityLimit",
+    "Driver",
+    "FailureDomain",
+    "Model",
+    "Pool",
+    "Region",
+    "Replica",
+    "ReplicaChange",
+]

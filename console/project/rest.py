@@ -68,6 +68,8 @@ _v1: list[URLPattern | URLResolver] = [
     path("resource-prices/", prices.ResourcePrices.as_view(), name="api_resource_prices"),
     path("pools/", fleet.Pools.as_view(), name="api_pools"),
     path("pools/<slug:name>/", fleet.Pool.as_view(), name="api_pool"),
+    path("pools/<slug:name>/limits/", fleet.PoolLimits.as_view(), name="api_pool_limits"),
+    path("fleet/limits/", fleet.FleetLimits.as_view(), name="api_fleet_limits"),
     path("policies/", policies.Policies.as_view(), name="api_policies"),
     path("policies/<slug:name>/", include(_policy)),
     path("policy-check/", policies.Check.as_view(), name="api_policy_check"),

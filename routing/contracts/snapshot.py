@@ -10,6 +10,7 @@ import hashlib
 
 import msgspec
 
+from routing.contracts.capacity import CapacityLimit
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 
 SCHEMA_VERSION = 1
@@ -141,6 +142,7 @@ class PoolEntry(msgspec.Struct, frozen=True):
     block_size_tokens: int
     endpoints: tuple[EndpointEntry, ...] = ()
     takes_priority: bool = False
+    limits: tuple[CapacityLimit, ...] = ()
 
 
 class ClassPolicy(msgspec.Struct, frozen=True):
@@ -207,6 +209,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     models: dict[str, ModelEntry]
     aliases: dict[str, str]
     pools: dict[str, PoolEntry]
+    fleet_limits: tuple[CapacityLimit, ...] = ()
     resources: dict[str, tuple[Price, ...]] = {}
 
 

@@ -15,6 +15,7 @@ from routing.contracts.snapshot import (
 from routing.contracts.usage import UsageEvent
 from routing.decision.estimate import Estimate
 from routing.decision.types import Hold
+from routing.gateway.credits import Taken
 from routing.gateway.dialects.openai import Call
 from routing.gateway.http1 import Request
 from routing.gateway.once import Recording
@@ -70,6 +71,7 @@ class Exchange:
         "call",
         "class_name",
         "client",
+        "credits",
         "deadlines",
         "estimate",
         "first_token_s",
@@ -142,6 +144,7 @@ class Exchange:
         self.input_tokens = 0
         self.once = ""  # its idempotency key
         self.recording: Recording | None = None
+        self.credits: tuple[Taken, ...] = ()
 
     def millis(self, at_s: float) -> int:
         """Unix milliseconds of a monotonic instant of this request."""

@@ -23,6 +23,7 @@ from routing.gateway.account import Accountant
 from routing.gateway.admin import AdminListener
 from routing.gateway.calibration import SHARE_EVERY_S
 from routing.gateway.config import GatewayConfig
+from routing.gateway.credits import Credits
 from routing.gateway.fleet import Fleet
 from routing.gateway.journal import Journal
 from routing.gateway.metrics import Gauges, exposition
@@ -82,6 +83,8 @@ class Gateway:
         self.accountant = Accountant(reservations, self.journal, self.clock)
         self.reserver = Reserver(reservations, self.accountant, self.clock)
         self.sweeper = Sweeper(reservations, self.clock, owner=f"{name}:{config.incarnation}")
+        owner = f"{name}:{config.incarnation}"
+        self.credits = Credits(self.store, owner, self.clock.now_ms, self._share_of_limits)
         self.fleet = Fleet()
         self.stats = Stats()
         self.prober = Prober(self.fleet)
@@ -121,6 +124,12 @@ class Gateway:
             return StoreMode.CLOSED
         return self.reserver.mode(self.walk.snapshot.policy.outage)
 
+    def _share_of_limits(self) -> float:
+        """Part of a pool's or the fleet's limit that is this gateway's while the store is away."""
+        if self.walk is None or self.mode is not StoreMode.DEGRADED:
+            return 0.0
+        return self.walk.snapshot.policy.outage.share_ratio / self.reserver.gateways
+
     def metrics(self) -> bytes:
         """The metrics page."""
         walk, listener = self.walk, self.listener
@@ -158,6 +167,7 @@ class Gateway:
     def _install(self, snapshot: Snapshot) -> None:
         self.fleet.take_snapshot(snapshot, time.monotonic(), self.clock.now_ms())
         self.stats.take_snapshot(snapshot)
+        self.credits.take_snapshot(snapshot)
         if self.walk is None:
             self.walk = Walk(
                 self.config,
@@ -167,6 +177,7 @@ class Gateway:
                 self.accountant,
                 self.stats,
                 self.clock.now_ms,
+                self.credits,
             )
         self.walk.snapshot = snapshot
         failures = snapshot.policy.failures
@@ -334,6 +345,7 @@ async def run(config: GatewayConfig) -> int:
         for work in (
             gateway.watch_snapshot,
             gateway.watch_deadlines,
+            gateway.credits.keep,
             gateway.report,
             gateway.share_estimates,
         )
@@ -424,6 +436,7 @@ async def _close(gateway: Gateway) -> None:
     gateway._send_frame()
     gateway.sweeper.stop()
     gateway.accountant.stop()
+    await gateway.credits.give_back()
     if gateway.store.is_ready:
         with contextlib.suppress(StoreAwayError, hiredis.ReplyError):
             await gateway.store.call("HDEL", keys.GATEWAYS, gateway.config.gateway_id)

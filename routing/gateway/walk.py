@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,11 +19,12 @@ from routing.contracts.snapshot import Snapshot
 from routing.decision.estimate import estimate
 from routing.decision.filters import Need
 from routing.decision.retry import Kind, RetryBudgets, Verdict, may_resend
-from routing.decision.select import select
+from routing.decision.select import Group, select
 from routing.decision.types import Hold, Reason, Refusal
 from routing.gateway.account import Accountant
 from routing.gateway.calibration import Calibration
 from routing.gateway.config import GatewayConfig
+from routing.gateway.credits import Credits
 from routing.gateway.dialects.openai import Decided, forwarded_body, read_call
 from routing.gateway.dialects.usage import Usage, read_usage
 from routing.gateway.exchange import Client, Exchange, Step
@@ -74,6 +75,7 @@ class Walk:
     accountant: Accountant
     stats: Stats
     now_ms: Callable[[], int]
+    credits: Credits
     budgets: RetryBudgets = field(default_factory=RetryBudgets)
     live: set[Exchange] = field(default_factory=set)
     callers: Callers = field(init=False)
@@ -209,10 +211,24 @@ class Walk:
 
     # -- route, forward
 
-    def _route(self, exchange: Exchange, otherwise: Refusal) -> None:
+    def _route(self, exchange: Exchange, otherwise: Refusal, *, has_waited: bool = False) -> None:
         """Choose an endpoint and send; `otherwise` is the answer when there is none."""
+        if exchange.step is Step.ENDED:
+            return  # its caller left while it waited for credits
         exchange.step = Step.SENDING
         amounts = exchange.estimate.amounts
+        groups: Sequence[Group] = self.fleet.groups(exchange.model_name)
+        if self.credits.is_limited:
+            opened = self.credits.open_groups(
+                groups, amounts, exchange.credits, has_waited=has_waited
+            )
+            if isinstance(opened, Refusal):
+                if has_waited or opened.retry_after_s is None:
+                    self._give_up(exchange, opened)
+                else:
+                    self.credits.park(partial(self._route, exchange, otherwise, has_waited=True))
+                return
+            groups = opened
         need = Need(
             exchange.request_id,
             amounts.input_tokens,
@@ -221,11 +237,13 @@ class Walk:
             exchange.snapshot.policy.stale_after_s,
             exchange.tried,
         )
-        choice = select(self.fleet.groups(exchange.model_name), need, time.monotonic())
+        choice = select(groups, need, time.monotonic())
         endpoint = self.fleet.endpoints.get(choice.candidate.id) if choice is not None else None
         if endpoint is None or not self._may_spend_retry(exchange, endpoint):
             self._give_up(exchange, otherwise)
             return
+        if self.credits.is_limited:
+            exchange.credits = self.credits.take(endpoint.pool.id, amounts, exchange.credits)
         self._forward(exchange, endpoint)
 
     def _may_spend_retry(self, exchange: Exchange, endpoint: Endpoint) -> bool:
@@ -389,6 +407,10 @@ class Walk:
         ended_ms = exchange.millis(time.monotonic())
         end = End(status, usage, source, ended_ms, http_status, code)
         event = usage_event(exchange, end)
+        if exchange.credits:
+            self.credits.end(
+                exchange.credits, usage.input_tokens, usage.output_tokens, is_void=is_void
+            )
         if exchange.hold is not None:
             if is_void:
                 if exchange.recording is not None:

@@ -11,7 +11,7 @@ from django.db.models import F, Max
 from django.utils import timezone
 from redis.exceptions import RedisError
 
-from capacity.fleet.selectors import models_for_snapshot, pools_for_snapshot
+from capacity.fleet.selectors import capacity_limits, models_for_snapshot, pools_for_snapshot
 from console.audit.rules import SYSTEM, Actor
 from console.audit.services import record
 from console.errors import Conflict, InvalidInput, NotFound
@@ -370,6 +370,7 @@ def _store_if_news(seen: _Seen) -> int:
             models=_model_facts(),
             pools=pools_for_snapshot(),
             prices=prices_for_snapshot(now),
+            fleet_limits=capacity_limits(None),
             resources=resource_prices_for_snapshot(now),
         ),
     )

@@ -68,6 +68,11 @@ def counter_base(tenant_id: str, scope: str, subject: str, window: str) -> str:
     return f"{tenant_id}:{scope}:{safe}:{window}"
 
 
+def credits_of(scope: str, name: str) -> str:
+    """Hash: what gateways have leased of a pool's limits, or of the fleet's (no name)."""
+    return f"hr:{{credits:{scope}:{name}}}"
+
+
 def pool_state(pool: str) -> str:
     """Latest PoolState of a pool."""
     return f"hr:{{pool:{pool}}}:state"

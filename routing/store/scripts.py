@@ -62,12 +62,13 @@ RESERVE: Final = _read("reserve")
 SETTLE: Final = _read("settle")
 LEASE: Final = _read("lease")
 COUNTERS: Final = _read("counters")
+CREDITS: Final = _read("credits")
 ONCE_RESERVE: Final = _around("once_reserve", RESERVE)
 ONCE_SETTLE: Final = _around("once_settle", SETTLE)
 USE_RESERVE: Final = _around_alone("use_reserve", RESERVE)
 USE_SETTLE: Final = _around_alone("use_settle", SETTLE)
 ALL: Final = (
-    RESERVE, SETTLE, LEASE, COUNTERS, ONCE_RESERVE, ONCE_SETTLE, USE_RESERVE, USE_SETTLE
+    RESERVE, SETTLE, LEASE, COUNTERS, CREDITS, ONCE_RESERVE, ONCE_SETTLE, USE_RESERVE, USE_SETTLE
 )  # fmt: skip
 
 

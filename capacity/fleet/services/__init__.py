@@ -8,6 +8,7 @@ from capacity.fleet.services.inventory import (
     create_region,
     set_desired_replicas,
 )
+from capacity.fleet.services.limits import set_capacity_limit
 from capacity.fleet.services.reconcile import reconcile_pools
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "create_pool",
     "create_region",
     "reconcile_pools",
+    "set_capacity_limit",
     "set_desired_replicas",
 ]

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from routing.contracts.capacity import CapacityLimit
 from routing.contracts.snapshot import (
     SCHEMA_VERSION,
     ClassPolicy,
@@ -43,6 +44,7 @@ class Sources:
     models: Mapping[str, ModelFacts]
     pools: Mapping[str, PoolEntry]
     prices: Mapping[str, tuple[Price, ...]]
+    fleet_limits: tuple[CapacityLimit, ...] = ()
     resources: Mapping[str, tuple[Price, ...]] = field(default_factory=dict)
 
 
@@ -74,6 +76,7 @@ def compile_snapshot(
             for alias in rule.aliases
         },
         pools=dict(sources.pools),
+        fleet_limits=sources.fleet_limits,
         resources=dict(sorted(sources.resources.items())),
     )
 

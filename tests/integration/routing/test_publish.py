@@ -7,6 +7,7 @@ import pytest
 from django.db import DatabaseError, connection
 from redis.exceptions import RedisError
 
+from capacity.fleet.services import set_capacity_limit
 from console.errors import Conflict, NotFound
 from console.models import AuditEvent, Job
 from routing.contracts.snapshot import Snapshot, decode_snapshot
@@ -157,6 +158,9 @@ def test_every_change_that_gateways_must_know_makes_a_new_snapshot(world, store)
         lambda: suspend_tenant(tenant_id=tenant_id, actor=ACTOR, reason="x"),
         lambda: publish(policy="main", document=document(weight=7), base=1, note="", actor=ACTOR),
         lambda: factories.make_pools(world, {"p-new": 1}),
+        lambda: set_capacity_limit(pool="p-a", dimension="conc", amount=9, actor=ACTOR),
+        lambda: set_capacity_limit(pool=None, dimension="req", amount=99, actor=ACTOR),
+        lambda: set_capacity_limit(pool=None, dimension="req", amount=None, actor=ACTOR),
     ]
     numbers = [push_snapshot()]
     for act in acts:
