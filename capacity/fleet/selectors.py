@@ -112,8 +112,11 @@ def models_for_snapshot() -> dict[str, ModelFacts]:
 
 def pools_for_snapshot() -> dict[str, PoolEntry]:
     """Every pool by name with the replicas that may hold work: ready ones, and draining ones."""
-    pools = list(_pools().prefetch_related("limits").order_by("name")[:MAX_POOLS])
+    pools = list(_pools().order_by("name")[:MAX_POOLS])
     endpoints: dict[int, list[EndpointEntry]] = {pool.pk: [] for pool in pools}
+    limits: dict[int | None, list[LimitRow]] = {}
+    for bound in LimitRow.objects.exclude(pool=None):
+        limits.setdefault(bound.pool_id, []).append(bound)
     for row in Replica.objects.filter(removed_at=None, lifecycle__in=_ROUTED).order_by(
         "pool_id", "ordinal"
     ):
@@ -130,7 +133,7 @@ def pools_for_snapshot() -> dict[str, PoolEntry]:
             block_size_tokens=pool.block_size_tokens,
             endpoints=tuple(endpoints[pool.pk]),
             takes_priority=_takes_priority(pool),
-            limits=_limits(pool.limits.all()),
+            limits=_limits(limits.get(pool.pk, ())),
         )
         for pool in pools
     }
@@ -143,7 +146,7 @@ def capacity_limits(pool: str | None) -> tuple[CapacityLimit, ...]:
     row = Pool.objects.filter(name=pool).first()
     if row is None:
         raise NotFound("No such pool.")
-    return _limits(row.limits.all())
+    return _limits(LimitRow.objects.filter(pool=row))
 
 
 def _limits(rows: Iterable[LimitRow]) -> tuple[CapacityLimit, ...]:
