@@ -1,13 +1,18 @@
 """Gateways on a cluster that loses masters and moves slots: only the buckets concerned notice."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from routing.contracts.enums import StoreMode
+from routing.contracts.capacity import CapacityLimit, CapacityScope
+from routing.contracts.enums import Dimension, StoreMode
 from routing.contracts.snapshot import OutagePolicy, TenantEntry
 from routing.decision.types import Hold, Reason, Refusal
+from routing.gateway.credits import Credits
+from routing.store import keys
 from routing.store.address import (
     BUCKET_SLOTS,
     AddressError,
@@ -18,7 +23,7 @@ from routing.store.address import (
 from routing.store.pooled import sync_client
 from tests.accounting import counter, entries, gateway, open_bucket, tenant, until
 from tests.clustering import Cluster, running_cluster
-from tests.stack import api_key, launch_gateway, make_snapshot, policy, publish, wait_until
+from tests.stack import api_key, launch_gateway, make_snapshot, policy, pool, publish, wait_until
 from tests.stack import tenant as entry_of
 from tests.upstream import UpstreamThread, answer, json_script
 
@@ -180,3 +185,25 @@ async def test_partial_store_is_told_and_mode_is_that_of_the_worst_bucket(
         await until(lambda: one.store.is_split)
         assert one.store.is_ready
         assert one.reserver.mode(CLOSED) is StoreMode.CLOSED
+
+
+async def test_credits_of_each_pool_lie_with_the_master_of_their_own_slot(
+    cluster: Cluster, tmp_path: Path
+):
+    bound = (CapacityLimit(Dimension.CONCURRENCY, 20),)
+    pools = {f"p{n}": msgspec.structs.replace(pool(f"p{n}", []), limits=bound) for n in range(6)}
+    snapshot = make_snapshot([], pools=pools, fleet_limits=bound)
+    names = [(CapacityScope.POOL, name) for name in pools] + [(CapacityScope.FLEET, "")]
+    client = sync_client(cluster.url)
+    async with gateway(cluster.url, tmp_path) as one:
+        book = Credits(one.store, "g0:1", lambda: client.time()[0] * 1000, lambda: 0.0)
+        book.take_snapshot(snapshot)
+        keeping = asyncio.get_running_loop().create_task(book.keep())
+        await until(
+            lambda: [client.hlen(keys.credits_of(*name)) for name in names] == [1] * 7,
+            what="leased everywhere",
+        )
+        keeping.cancel()
+        await book.give_back()
+        assert not any(client.exists(keys.credits_of(*name)) for name in names)
+    client.close()
