@@ -53,6 +53,12 @@ def ports_of(stack: Stack, name: str) -> list[int]:
     return [port + 100 if name == "gateway-g0" else port]
 
 
+def told(stack: Stack, name: str, *words: str) -> bool:
+    """Whether the condition of a process says this; between two attempts it is only dead."""
+    text = conditions(stack).get(f"{name} down", {}).get("text", "")
+    return all(word in text for word in words)
+
+
 @pytest.mark.parametrize("name", ["console", "gateway-g0", "postgres", "valkey"])
 def test_taken_port_is_named_with_its_holder_and_taken_back(running: Stack, name: str) -> None:
     for port in ports_of(running, name):
@@ -63,9 +69,8 @@ def test_taken_port_is_named_with_its_holder_and_taken_back(running: Stack, name
             until(lambda n=name, s=said: s in str(row(running, n)["last_reason"]), said)
             assert said in running.manage("status").stdout
             if name in ("console", "gateway-g0"):  # of a server its own condition tells more
-                told = until(lambda n=name: conditions(running).get(f"{n} down"), "the condition")
-                assert said in told["text"]
-                assert "starts again in " in told["text"]
+                words = (said, "starts again in ")
+                until(lambda n=name, w=words: told(running, n, *w), f"the condition: {said}")
         until(lambda: running.status()["is_ready"], f"{name} is back", BACK_WITHIN_S)
         assert pid_of(running, name) != victim
 

@@ -85,7 +85,10 @@ async def test_restart_ends_what_the_killed_gateway_left(
         assert [(i, t) for i, t, _ in entries(store, B)] == [
             (request_id, kind) for kind in kinds_by_restart
         ]
-        assert counter(store, B, ":w:", "usd") == charge == charged_by_rows(store)
+        charged = counter(store, B, ":w:", "usd")
+        assert charged == charged_by_rows(store)
+        # What was only opened is estimated by its age: a slow restart may add output, up to the hold.
+        assert charge <= charged <= (AMOUNTS.spend_nanousd if step == "opened" else charge)
         assert counter(store, B, ":g:", "conc_h") == 0
         assert store.zcard(keys.bucket_leases(B)) == 0
 
