@@ -87,7 +87,7 @@ async def test_restart_ends_what_the_killed_gateway_left(
         ]
         charged = counter(store, B, ":w:", "usd")
         assert charged == charged_by_rows(store)
-        # What was only opened is estimated by its age: a slow restart may add output, up to the hold.
+        # Opened only: estimated by its age, so a slow restart adds output, at most up to the hold.
         assert charge <= charged <= (AMOUNTS.spend_nanousd if step == "opened" else charge)
         assert counter(store, B, ":g:", "conc_h") == 0
         assert store.zcard(keys.bucket_leases(B)) == 0
