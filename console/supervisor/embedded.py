@@ -18,6 +18,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -310,6 +311,32 @@ def create_database(port: int, password: str) -> None:
             connection.execute(f"CREATE DATABASE {DATABASE}")
 
 
+# What the store says last when it cannot read its own log: a disk that was full for a moment may
+# have cut a record in the middle.
+_DAMAGED_LOG = (
+    "Bad file format reading the append only file",
+    "Unexpected end of file reading the append only file",
+    "Error reading the RDB preamble of the AOF",
+)
+
+
+def put_damaged_log_aside(place: Place, said: str) -> str:
+    """Let the store start empty instead of never; what was done, empty if nothing.
+
+    A store that starts again counts as lost in any case: its counters are rebuilt from the ledger,
+    and what was not booked yet is sent again from the gateways' journals. One damaged log is kept.
+    """
+    log, aside = place.valkey / "appendonlydir", place.valkey / "appendonlydir.damaged"
+    if not any(words in said for words in _DAMAGED_LOG):
+        return ""
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        log.rename(aside)
+    except OSError as error:
+        return f"{log} cannot be moved away: {error.strerror}"
+    return f"its log is damaged and was put aside as {aside}"
+
+
 def valkey_program(
     place: Place, binary: Path, port: int, password: str, *, is_durable: bool = True
 ) -> Program:
@@ -345,6 +372,7 @@ def valkey_program(
         ports=(port,),
         stop_wait_s=30.0,
         account=place.account,
+        mend=partial(put_damaged_log_aside, place),
     )
 
 

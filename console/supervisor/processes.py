@@ -296,12 +296,20 @@ class Supervisor:
         child.deaths_in_a_row += 1
         child.last_reason = child.killed_for or ended_how(process.returncode)
         if process.returncode > 0:
-            child.last_reason += self._why(child)
+            child.last_reason += self._why(child) + self._mended(child)
         delay_s = restart_delay_s(child.deaths_in_a_row)
         child.next_s = now_s + delay_s
         if child.was_ready:  # before that, the failed start says it
             self._tell(f"{child.program.name} {child.last_reason}; starts again in {delay_s:g} s")
         self._enter(child, Phase.BACKING_OFF)
+
+    def _mended(self, child: Child) -> str:
+        mend = child.program.mend
+        done = mend(last_line(self.log_of(child))) if mend is not None else ""
+        if not done:
+            return ""
+        child.deaths_in_a_row = 1  # with what ended it out of the way it need not wait
+        return f"; {done}"
 
     def _why(self, child: Child) -> str:
         """A taken port with its holder, else the last words of its log."""

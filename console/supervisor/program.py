@@ -43,7 +43,9 @@ class Program:
 
     `probe` says why it is not ready yet (empty: it is). `is_alive` is asked from then on: False
     when it does not answer, None when that cannot be told now. One that stays silent is killed and
-    started again if `restarts_silent`. `ports` are those that it listens on.
+    started again if `restarts_silent`. `ports` are those that it listens on. `mend` is given the
+    last words of one that ended by itself, before it starts again; it says what it did (empty:
+    nothing).
     """
 
     name: str
@@ -59,6 +61,7 @@ class Program:
     is_alive: Callable[[int], bool | None] | None = None
     restarts_silent: bool = False
     ports: tuple[int, ...] = ()
+    mend: Callable[[str], str] | None = None
 
 
 @dataclass(slots=True)

@@ -51,6 +51,22 @@ def older_log(stack: Stack) -> Iterator[None]:
             os.chown(path, owner.st_uid, owner.st_gid)
 
 
+@contextmanager
+def log_damaged(stack: Stack) -> Iterator[None]:
+    """A piece is missing in the middle of its log, as after a disk that was full for a moment."""
+    files = _files(stack)
+    with down("valkey", stack):
+        yield
+        (log,) = files.glob("appendonlydir/*.incr.aof")
+        content = log.read_bytes()
+        middle = len(content) // 2
+        with log.open("r+b") as file:  # the same file, so the same owner
+            file.seek(middle)
+            file.write(content[middle + 101 :])
+            file.truncate()
+    wait_for((files / "appendonlydir.damaged").exists, "the log is put aside")
+
+
 def _files(stack: Stack) -> Path:
     return next(path.parent for path in stack.state.rglob("appendonlydir"))
 
@@ -63,6 +79,7 @@ FAULTS: dict[str, tuple[Callable[[Stack], AbstractContextManager[None]], float]]
     "full": (store_full, 5.0),
     "back with an older log": (older_log, 1.0),
     "back without its log": (log_deleted, 1.0),
+    "back with a damaged log": (log_damaged, 1.0),
 }
 
 
