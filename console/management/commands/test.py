@@ -4,8 +4,8 @@ The suite runs in two lanes at once, each on servers of its own: most cases and 
 real time limits, while the rest computes. A third beside them would make a machine of two cores too
 slow for those limits. A lane is this same command over its directories; what the waiting one
 printed follows the others' output. The lane on real vLLM engines comes last: engines that load take
-both cores. It first installs vLLM; where no wheel of it can be had, its tests are skipped and a line
-says so at the end. Any other fault of the install is a failure.
+both cores. It first installs vLLM; where no wheel of it can be had, its tests are skipped and a
+line says so at the end. Any other fault of the install is a failure.
 """
 
 import os
