@@ -23,6 +23,7 @@ from tests.soak_run import until_all_run
 from tests.soaking import OK, Traffic, settle_and_check
 
 REFUSED_S = 1.0
+REFILL_S = 180.0  # beat's next push, the broker's own retries, and a busy machine
 MACHINE_S = 1.5  # what a busy test machine may add
 KINDS = {"ok", "hung up", "refused 429", "refused 503"}
 
@@ -117,7 +118,8 @@ def test_emptied_store_is_filled_by_what_runs(broken: Broken) -> None:
         number = int(store.get(keys.SNAPSHOT_NUMBER) or 0)
         store.flushall()
         # Beat queues the push, the worker takes it: the broker works, bindings included.
-        wait_for(lambda: int(store.get(keys.SNAPSHOT_NUMBER) or 0) >= number > 0, "snapshot", 90)
+        is_back = lambda: int(store.get(keys.SNAPSHOT_NUMBER) or 0) >= number > 0  # noqa: E731
+        wait_for(is_back, "snapshot", REFILL_S)
         wait_for(lambda: store.hlen(keys.GATEWAYS) == 2, "gateways report")
         wait_for(lambda: store.scard(keys.POOLS_WITH_STATE) == 3, "endpoint states")
     until_all_run(stack)
