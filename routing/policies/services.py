@@ -189,10 +189,9 @@ def apply_plan(
     row = _locked_policy(policy)
     if row.live is not None and row.live.digest == kept.digest:
         return version_view(row.live), False
-    return (
-        publish(policy=policy, document=kept.document, base=kept.base, note=note, actor=actor),
-        True,
-    )
+    _require_base(row, kept.base)
+    accepted = _accepted(policy, kept.document)
+    return _publish(row, accepted, note, actor, "policy.publish"), True
 
 
 def push_snapshot() -> int:
@@ -242,9 +241,13 @@ def _publish(
 def _on_base(policy: str, base: int | None) -> Policy:
     """The locked policy; raises `StaleBase` unless `base` is its live version."""
     row = _locked_policy(policy)
-    if (row.live.number if row.live else None) != base:
-        raise StaleBase(policy, base, version_view(row.live) if row.live else None)
+    _require_base(row, base)
     return row
+
+
+def _require_base(row: Policy, base: int | None) -> None:
+    if (row.live.number if row.live else None) != base:
+        raise StaleBase(row.name, base, version_view(row.live) if row.live else None)
 
 
 def _locked_policy(name: str) -> Policy:

@@ -5,28 +5,36 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = {"gateway_cpu_per_request", "gateway_requests_per_s", "gateway_cpu_per_chunk"}
 
 
-def test_the_gateway_benchmark_prints_ratios_against_nginx_of_the_same_run() -> None:
+def measured(name: str, names: set[str], timeout_s: float) -> dict[str, Any]:
+    """The figures of a quick run, each a ratio against a baseline of the same call."""
     done = subprocess.run(
-        [sys.executable, "manage.py", "bench", "gateway", "--quick", "--json"],
+        [sys.executable, "manage.py", "bench", name, "--quick", "--json"],
         cwd=ROOT,
         env=dict(os.environ),
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=timeout_s,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout.strip().splitlines()[-1])
-    assert set(figures) == FIGURES
+    assert set(figures) == names
     for figure in figures.values():
         assert figure["rounds"] == 3
         assert figure["baseline"] > 0
         assert figure["ratio_min"] <= figure["ratio"] <= figure["ratio_max"]
+    return figures
+
+
+def test_the_gateway_benchmark_prints_ratios_against_nginx_of_the_same_run() -> None:
+    figures = measured("gateway", FIGURES, timeout_s=150)
+    for figure in figures.values():
         print(f"{figure['name']}: {figure['ratio']:.2f}x of nginx")
 
 
@@ -42,21 +50,6 @@ ADMISSION_FIGURES = {
 
 
 def test_the_admission_benchmark_prints_ratios_against_plain_counting_of_the_same_run() -> None:
-    done = subprocess.run(
-        [sys.executable, "manage.py", "bench", "admission", "--quick", "--json"],
-        cwd=ROOT,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout.strip().splitlines()[-1])
-    assert set(figures) == ADMISSION_FIGURES
-    for figure in figures.values():
-        assert figure["rounds"] == 3
-        assert figure["baseline"] > 0
-        assert figure["ratio_min"] <= figure["ratio"] <= figure["ratio_max"]
+    figures = measured("admission", ADMISSION_FIGURES, timeout_s=250)
     # The one bound that no machine excuses: what admission does must not grow with the tenants.
     assert figures["admission_cost_at_10000_tenants"]["ratio"] < 2
