@@ -5,6 +5,7 @@ database test its own transaction on `test_headrace`; `store` is emptied before 
 """
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -23,6 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # Of the environment that tests run in, a product of its own must see none of these.
 UNMANAGED_TABLES = ("tenants_usage", "tenants_shape")
 OWN_VARIABLES = ("DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE", "VIRTUAL_ENV")
+
+# A client that polls writes a line for each call: a failure's report would hold nothing else.
+logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 @pytest.fixture
