@@ -83,7 +83,9 @@ class ShapeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """The text-free shape of one request, refused ones included. Kept seven days by default.
 
     `outcome` is a `RequestStatus` or `refused:<code>`; `prefix_hashes` is the tenant-salted chain
-    of 64-bit prefix hashes (signed, at most `MAX_PREFIX_HASHES`).
+    of 64-bit prefix hashes (signed, at most `MAX_PREFIX_HASHES`). A refusal, also one after a
+    reservation, fills `key_id` and `refused_*`: its code, HTTP status, limit and scope, and when
+    the caller was told to come back (None: waiting does not help).
     """
 
     request_id: str
@@ -107,6 +109,12 @@ class ShapeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     pool: str = ""
     replica: str = ""
     prefix_hashes: list[int] = []
+    key_id: str = ""
+    refused_code: str = ""
+    refused_status: int = 0
+    refused_limit: str = ""
+    refused_scope: str = ""
+    retry_after_ms: int | None = None
 
 
 class HoldInfo(msgspec.Struct, frozen=True, omit_defaults=True):

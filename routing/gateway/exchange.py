@@ -14,7 +14,7 @@ from routing.contracts.snapshot import (
 )
 from routing.contracts.usage import UsageEvent
 from routing.decision.estimate import Estimate
-from routing.decision.types import Hold
+from routing.decision.types import Hold, Refusal
 from routing.gateway.credits import Taken
 from routing.gateway.dialects.openai import Call
 from routing.gateway.http1 import Request
@@ -87,6 +87,7 @@ class Exchange:
         "pool",
         "price",
         "recording",
+        "refusal",
         "region",
         "replica",
         "request",
@@ -145,6 +146,7 @@ class Exchange:
         self.once = ""  # its idempotency key
         self.recording: Recording | None = None
         self.credits: tuple[Taken, ...] = ()
+        self.refusal: Refusal | None = None
 
     def millis(self, at_s: float) -> int:
         """Unix milliseconds of a monotonic instant of this request."""

@@ -1,6 +1,6 @@
 """What a request leaves behind: the usage event, the shape row, the hold's description."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -8,8 +8,10 @@ from routing.contracts.enums import RequestStatus, UsageSource
 from routing.contracts.pricing import spend_nanousd
 from routing.contracts.usage import HoldInfo, ShapeRow, UsageEvent, encode_hold_info
 from routing.decision.prefix import chain_hashes
+from routing.decision.types import Refusal
 from routing.gateway.dialects.usage import Usage
 from routing.gateway.exchange import Exchange
+from routing.gateway.refusal import scope_of, status_of
 
 MAX_TEXT = 64  # characters kept of a caller's session, task and step names
 ITL_PRIOR_S = 0.03  # expected gap between tokens, until a pool's own figure is known
@@ -113,7 +115,10 @@ def usage_event(exchange: Exchange, end: End) -> UsageEvent:
 
 
 def shape_row(exchange: Exchange, end: End, outcome: str, cancelled_ms: int | None) -> ShapeRow:
-    """The text-free row of a request that was at least read; refused ones are `refused:<code>`."""
+    """The text-free row of a request that was at least read; refused ones are `refused:<code>`.
+
+    Of any refusal, also one after a reservation, it says what refused: its tenant asks later.
+    """
     first, usage, call = exchange.first_token_s, end.usage, exchange.call
     names = names_of(exchange.request.headers)
     salt = f"{exchange.tenant.cache_salt}:{call.model}".encode()
@@ -139,7 +144,20 @@ def shape_row(exchange: Exchange, end: End, outcome: str, cancelled_ms: int | No
         pool=exchange.pool,
         replica=exchange.replica,
         prefix_hashes=chain_hashes(salt, call.prompt),
+        **(_refused(exchange, exchange.refusal) if exchange.refusal is not None else {}),
     )
+
+
+def _refused(exchange: Exchange, refusal: Refusal) -> dict[str, Any]:
+    wait_s = refusal.retry_after_s
+    return {
+        "key_id": exchange.key.id,
+        "refused_code": refusal.reason.value,
+        "refused_status": status_of(refusal),
+        "refused_limit": refusal.limit,
+        "refused_scope": scope_of(refusal),
+        "retry_after_ms": None if wait_s is None else round(wait_s * 1000),
+    }
 
 
 def _resends(exchange: Exchange) -> int:

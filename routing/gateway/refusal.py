@@ -73,8 +73,13 @@ def retry_headers(refusal: Refusal) -> bytes:
         lines += b"x-should-retry: false\r\n"
     if refusal.limit:
         lines += b"x-headrace-limit: %b\r\n" % refusal.limit.encode()
-    if refusal.scope is not None:
-        lines += b"x-headrace-scope: %b\r\n" % refusal.scope.value.encode()
-    elif refusal.reason is Reason.NO_CAPACITY:
-        lines += b"x-headrace-scope: fleet\r\n"
+    if scope := scope_of(refusal):
+        lines += b"x-headrace-scope: %b\r\n" % scope.encode()
     return lines
+
+
+def scope_of(refusal: Refusal) -> str:
+    """Whose bound refused, as callers are told; empty where none did."""
+    if refusal.scope is not None:
+        return refusal.scope.value
+    return "fleet" if refusal.reason is Reason.NO_CAPACITY else ""

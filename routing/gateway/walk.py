@@ -434,6 +434,7 @@ class Walk:
     def _give_up(self, exchange: Exchange, refusal: Refusal) -> None:
         """Refuse after a reservation. What no upstream took on is void; a lost request is a row."""
         status = status_of(refusal)
+        exchange.refusal = refusal
         self.stats.refused(refusal.reason)
         self._account(
             exchange,
@@ -449,6 +450,7 @@ class Walk:
     def _refuse(self, exchange: Exchange, refusal: Refusal) -> None:
         """Refuse without a reservation: a shape row and a count are all that is left."""
         exchange.step = Step.ENDED
+        exchange.refusal = refusal
         self.live.discard(exchange)
         class_name = exchange.class_name or exchange.tenant.default_class.value
         self.stats.refused(

@@ -1,5 +1,5 @@
 """The routing app's models."""
 
-from routing.models.policy import Policy, PolicyPlan, PolicyVersion, SnapshotRow
+from routing.models.policy import Policy, PolicyDraft, PolicyPlan, PolicyVersion, SnapshotRow
 
-__all__ = ["Policy", "PolicyPlan", "PolicyVersion", "SnapshotRow"]
+__all__ = ["Policy", "PolicyDraft", "PolicyPlan", "PolicyVersion", "SnapshotRow"]

@@ -44,6 +44,26 @@ class PolicyVersion(models.Model):
         return f"{self.policy_id}@{self.number}"
 
 
+class PolicyDraft(models.Model):
+    """What operators are writing on top of `base`: text as typed, which need not be a policy yet.
+
+    One a policy name. `edition` grows with each save: two people who edit at once are told apart.
+    """
+
+    policy = models.SlugField(max_length=63, unique=True)
+    base = models.PositiveIntegerField(null=True, blank=True)
+    text = models.TextField(max_length=262_144)
+    note = models.CharField(max_length=400, blank=True)
+    edition = models.PositiveIntegerField(default=1)
+    author = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT, related_name="+"
+    )
+    saved_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.policy} draft {self.edition}"
+
+
 class PolicyPlan(models.Model):
     """A checked document waiting to be applied on its base; an hour later it is gone."""
 

@@ -4,6 +4,7 @@ from tenants.models.key import ApiKey
 from tenants.models.price import PriceRow, ResourcePrice
 from tenants.models.quota import Limit
 from tenants.models.reconciliation import Reconciliation
+from tenants.models.request import ASKED_SCOPES, QuotaRequest, QuotaRequestState
 from tenants.models.tenant import MemberRole, Membership, Project, Tenant, TenantState
 from tenants.models.usage import (
     CounterDelta,
@@ -18,6 +19,7 @@ from tenants.models.usage import (
 )
 
 __all__ = [
+    "ASKED_SCOPES",
     "ApiKey",
     "CounterDelta",
     "DamagedEntry",
@@ -27,6 +29,8 @@ __all__ = [
     "Membership",
     "PriceRow",
     "Project",
+    "QuotaRequest",
+    "QuotaRequestState",
     "Reconciliation",
     "ResourcePrice",
     "Shape",

@@ -89,6 +89,13 @@ class Shape(models.Model):
     pool = models.CharField(max_length=120)
     replica = models.CharField(max_length=120)
     prefix_hashes = models.JSONField()
+    # Of a refused request only: what refused it. Null where nothing was refused.
+    key_id = models.BigIntegerField(null=True)
+    refused_code = models.CharField(max_length=64, null=True)  # noqa: DJ001 - null: not refused
+    refused_status = models.IntegerField(null=True)
+    refused_limit = models.CharField(max_length=120, null=True)  # noqa: DJ001
+    refused_scope = models.CharField(max_length=24, null=True)  # noqa: DJ001
+    retry_after_ms = models.BigIntegerField(null=True)  # null: waiting did not help
 
     class Meta:
         managed = False

@@ -20,6 +20,7 @@ _TEXTS = {
     "pool": 120,
     "replica": 120,
 }
+_REFUSAL_TEXTS = {"refused_code": 64, "refused_limit": 120, "refused_scope": 24}
 _INSTANTS = {
     "arrived_at": "arrived_at_ms",
     "first_token_at": "first_token_at_ms",
@@ -43,7 +44,7 @@ def shape_columns(row: ShapeRow, now_ms: int) -> tuple[date, dict[str, object]]:
     columns: dict[str, object] = {
         "day": day.isoformat(),
         "request_id": request_id,
-        "tenant_id": _tenant(row.tenant_id),
+        "tenant_id": _number(row.tenant_id),
         "resend_count": min(max(row.resend_count, 0), MAX_INT32),
         "prefix_hashes": row.prefix_hashes[:MAX_PREFIX_HASHES],
         **{name: clean(getattr(row, name), length) for name, length in _TEXTS.items()},
@@ -55,7 +56,22 @@ def shape_columns(row: ShapeRow, now_ms: int) -> tuple[date, dict[str, object]]:
         amount = getattr(row, name)
         # A client may ask for any max_tokens; the shape needs no more than its bound.
         columns[name] = None if amount is None else min(max(amount, 0), MAX_AMOUNT)
+    columns |= _refusal(row)
     return day, columns
+
+
+def _refusal(row: ShapeRow) -> dict[str, object]:
+    """What refused it; all null for a request that nothing refused."""
+    names = (*_REFUSAL_TEXTS, "refused_status", "retry_after_ms", "key_id")
+    if not row.refused_code:
+        return dict.fromkeys(names)
+    wait_ms = row.retry_after_ms
+    return {
+        **{name: clean(getattr(row, name), length) for name, length in _REFUSAL_TEXTS.items()},
+        "refused_status": min(max(row.refused_status, 0), MAX_INT32),
+        "retry_after_ms": None if wait_ms is None else min(max(wait_ms, 0), MAX_AMOUNT),
+        "key_id": _number(row.key_id) or None,
+    }
 
 
 def _day(text: str, now_ms: int) -> tuple[date, str]:
@@ -69,5 +85,5 @@ def _day(text: str, now_ms: int) -> tuple[date, str]:
     return at.date(), request_id
 
 
-def _tenant(text: str) -> int:
+def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else 0

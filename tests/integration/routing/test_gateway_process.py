@@ -231,7 +231,10 @@ def test_every_request_leaves_a_shape_without_text(
             )  # fmt: skip
         found = wait_until(lambda: len(r := shape_rows(store)) == 2 and r, 4, "two shapes")
         assert [r.outcome for r in found] == ["ok", "refused:not_found"]
+        refused = found[1]
+        assert (refused.refused_code, refused.refused_status) == ("not_found", 404)
         shape = found[0]
+        assert (shape.refused_code, shape.key_id) == ("", "")
         assert (shape.session, shape.task_kind, shape.step) == ("s-1", "research", "2/5")
         assert (shape.resend_count, shape.max_tokens, shape.pool) == (1, 100, "p1")
         assert len(shape.prefix_hashes) == len(str(body["messages"])) // 256

@@ -362,6 +362,12 @@ def test_shapes_reach_their_table_once(gateway: ScriptedGateway, party: Party) -
         outcome="refused:budget_exceeded",
         ended_at_ms=now_ms + 1,
         prefix_hashes=[1, -(2**63)],
+        key_id=str(party.key_id),
+        refused_code="budget_exceeded",
+        refused_status=429,
+        refused_limit="spend_per_day",
+        refused_scope="tenant",
+        retry_after_ms=60_000,
     )
     old = msgspec.structs.replace(shape, request_id=uuid7(now_ms - 30 * 86_400_000, 8))
     gateway.client.xadd(keys.SHAPES, {"s": encode_shapes([shape, old])})
@@ -372,7 +378,31 @@ def test_shapes_reach_their_table_once(gateway: ScriptedGateway, party: Party) -
     assert rows("SELECT outcome, prefix_hashes::text FROM tenants_shape") == [
         ("refused:budget_exceeded", "[1, -9223372036854775808]")
     ]
+    assert rows(
+        "SELECT key_id, refused_code, refused_status, refused_limit, refused_scope, retry_after_ms"
+        " FROM tenants_shape"
+    ) == [(party.key_id, "budget_exceeded", 429, "spend_per_day", "tenant", 60_000)]
     assert DamagedEntry.objects.get().stream == "shapes"
+
+
+def test_a_shape_of_a_request_that_nothing_refused_names_no_refusal(
+    gateway: ScriptedGateway, party: Party
+) -> None:
+    now_ms = gateway.now_ms()
+    served = ShapeRow(
+        request_id=uuid7(now_ms, 7),
+        tenant_id=str(party.tenant_id),
+        model="alpha-8b",
+        work_class="standard",
+        arrived_at_ms=now_ms,
+        outcome="ok",
+        ended_at_ms=now_ms + 1,
+    )
+    gateway.client.xadd(keys.SHAPES, {"s": encode_shapes([served])})
+    make_writer_cycle()
+    assert rows("SELECT outcome, refused_code, refused_status FROM tenants_shape") == [
+        ("ok", None, None)
+    ]
 
 
 def test_rollups_of_all_grains_agree_across_many_requests(
