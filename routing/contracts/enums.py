@@ -51,6 +51,13 @@ class RequestStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+class TaskOutcome(StrEnum):
+    """How a caller says that its task ended; empty text where it said nothing yet."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+
+
 class UsageSource(StrEnum):
     """Where a row's token counts come from. Never blank."""
 

@@ -25,7 +25,8 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     was reserved, the rest what was charged. `legs` are the counter legs of the reservation
     (accounting protocol): `[kind, suffix, window_end_ms, [dimension, amount, ...]]` each, so that
     the ledger knows into which windows the charge falls. `units` is above 0 for a use of a named
-    resource, whose `model` is `resource:<name>`.
+    resource, whose `model` is `resource:<name>`. `task_outcome` is a `TaskOutcome` or
+    empty, `task_score` a ratio (0..1): what the caller says of the task that the request ends.
     """
 
     request_id: str
@@ -66,6 +67,10 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     task_id: str = ""
     task_kind: str = ""
     step: str = ""
+    session: str = ""
+    parent_id: str = ""
+    task_outcome: str = ""
+    task_score: float | None = None
     hops_us: dict[str, int] = {}
     legs: list[list[object]] = []
 

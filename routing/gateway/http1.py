@@ -25,6 +25,9 @@ READ_HEADERS = frozenset(
         b"x-headrace-session-id",
         b"x-headrace-task-id",
         b"x-headrace-task-kind",
+        b"x-headrace-task-outcome",
+        b"x-headrace-task-score",
+        b"x-headrace-parent-id",
         b"x-headrace-step",
         b"x-session-id",
     )

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from routing.contracts.enums import RequestStatus, UsageSource
+from routing.contracts.enums import RequestStatus, TaskOutcome, UsageSource
 from routing.contracts.pricing import spend_nanousd
 from routing.contracts.usage import HoldInfo, ShapeRow, UsageEvent, encode_hold_info
 from routing.decision.prefix import chain_hashes
@@ -14,6 +14,7 @@ from routing.gateway.exchange import Exchange
 from routing.gateway.refusal import scope_of, status_of
 
 MAX_TEXT = 64  # characters kept of a caller's session, task and step names
+MAX_SCORE_CHARS = 24  # a double written out in full
 ITL_PRIOR_S = 0.03  # expected gap between tokens, until a pool's own figure is known
 NO_USAGE = Usage(0, 0, 0, 0, False)
 
@@ -56,6 +57,10 @@ def skeleton(exchange: Exchange, gateway_id: str) -> UsageEvent:
         task_id=names.task_id,
         task_kind=names.task_kind,
         step=names.step,
+        session=names.session,
+        parent_id=names.parent_id,
+        task_outcome=names.outcome,
+        task_score=names.score_ratio,
     )
 
 
@@ -175,12 +180,17 @@ class Names(NamedTuple):
     task_kind: str = ""
     step: str = ""
     session: str = ""
+    parent_id: str = ""
+    outcome: str = ""
+    score_ratio: float | None = None
 
 
+_OUTCOMES = frozenset(TaskOutcome)
 _NO_NAMES = Names()
 _NAME_HEADERS = frozenset((
     b"x-headrace-task-id", b"x-headrace-task-kind", b"x-headrace-step",
-    b"x-headrace-session-id", b"x-session-id",
+    b"x-headrace-session-id", b"x-session-id", b"x-headrace-parent-id",
+    b"x-headrace-task-outcome", b"x-headrace-task-score",
 ))  # fmt: skip
 
 
@@ -193,7 +203,25 @@ def names_of(headers: dict[bytes, bytes]) -> Names:
         _text(headers.get(b"x-headrace-task-kind")),
         _text(headers.get(b"x-headrace-step")),
         _text(headers.get(b"x-headrace-session-id")) or _text(headers.get(b"x-session-id")),
+        _text(headers.get(b"x-headrace-parent-id")),
+        _outcome(headers.get(b"x-headrace-task-outcome")),
+        _score(headers.get(b"x-headrace-task-score")),
     )
+
+
+def _outcome(raw: bytes | None) -> str:
+    """`success` or `failure`; anything else says nothing."""
+    text = _text(raw)
+    return text if text in _OUTCOMES else ""
+
+
+def _score(raw: bytes | None) -> float | None:
+    """A ratio from 0 to 1; anything else is unknown."""
+    try:
+        score = float(raw) if raw and len(raw) <= MAX_SCORE_CHARS else None
+    except ValueError:
+        return None
+    return score if score is not None and 0 <= score <= 1 else None
 
 
 def _text(raw: bytes | None) -> str:

@@ -180,6 +180,10 @@ class Resources:
             task_id=names.task_id,
             task_kind=names.task_kind,
             step=names.step,
+            session=names.session,
+            parent_id=names.parent_id,
+            task_outcome=names.outcome,
+            task_score=names.score_ratio,
         )
 
     def _reserved(self, exchange: Exchange, info: HoldInfo, outcome: Hold | Kept | Refusal) -> None:

@@ -65,6 +65,8 @@ class TenantUsageSerializer(OutSerializer):
     task_id = serializers.CharField()
     task_kind = serializers.CharField()
     step = serializers.CharField()
+    session = serializers.CharField()
+    parent_id = serializers.CharField()
 
 
 class UsageSerializer(TenantUsageSerializer):

@@ -16,10 +16,11 @@ from django.utils import timezone
 from psycopg import sql
 
 from tenants.ledger import tables
+from tenants.ledger.cursors import Cursor
 from tenants.ledger.rules.health import entry_order
 from tenants.ledger.rules.lines import instant
 from tenants.ledger.rules.shapes import DAYS_KEPT
-from tenants.models import DamagedEntry, UsageRollup, WindowUsage
+from tenants.models import DamagedEntry, UsageRollup, WindowUsage, WorkTask
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +51,8 @@ SELECT count(*) FROM (SELECT tenant_id FROM (
 def drop_old() -> dict[str, int]:
     """Drop what is kept no longer; returns how much of each kind went. Safe to repeat.
 
-    Whole partitions of usage and shapes; rows of ended windows, of minute rollups and of damaged
-    entries. `usage_kept` counts days past their time that could not go: the log says why.
+    Whole partitions of usage and shapes; rows of ended windows, of minute rollups, of tasks and of
+    damaged entries. `usage_kept` counts days past their time that could not go: the log says why.
     """
     now = timezone.now()
     dropped, kept = _drop_usage((now - timedelta(days=settings.USAGE_DAYS_KEPT)).date())
@@ -61,6 +62,7 @@ def drop_old() -> dict[str, int]:
         "shape_partitions": _drop_shapes((now - timedelta(days=DAYS_KEPT)).date()),
         "windows": _delete_windows(now - WINDOWS_KEPT),
         "minutes": _delete_minutes(now - MINUTES_KEPT),
+        "tasks": _delete_tasks(now - timedelta(days=settings.USAGE_DAYS_KEPT)),
         "damaged": DamagedEntry.objects.filter(created_at__lt=now - DAMAGE_KEPT).delete()[0],
     }
 
@@ -71,7 +73,7 @@ def make_partitions() -> None:
     days = [today + timedelta(days=ahead) for ahead in range(DAYS_AHEAD + 1)]
     for table in (USAGE, SHAPES):
         with transaction.atomic(), connection.cursor() as cursor:
-            tables.ensure_partitions(cast(tables.Cursor, cursor), table, days)
+            tables.ensure_partitions(cast(Cursor, cursor), table, days)
 
 
 def overdue_days() -> list[date]:
@@ -149,6 +151,18 @@ def _delete_windows(before: datetime) -> int:
         gone = WindowUsage.objects.filter(pk__in=ids).delete()[0]
         deleted += gone
         if gone < DELETE_ROWS:
+            break
+    return deleted
+
+
+def _delete_tasks(before: datetime) -> int:
+    """Tasks whose last request is past its time; their sums by model go with them."""
+    deleted = 0
+    for _ in range(MAX_DELETES):
+        old = WorkTask.objects.filter(last_at__lt=before)
+        _, gone = WorkTask.objects.filter(pk__in=old.values("pk")[:DELETE_ROWS]).delete()
+        deleted += gone.get(WorkTask._meta.label, 0)
+        if gone.get(WorkTask._meta.label, 0) < DELETE_ROWS:
             break
     return deleted
 

@@ -74,6 +74,8 @@ class UsageLine:
     task_id: str
     task_kind: str
     step: str
+    session: str
+    parent_id: str
     hops_us: dict[str, int]
     adjusted_nanousd: int = 0
 
@@ -313,6 +315,8 @@ def _usage_line(row: Usage) -> UsageLine:
         key=row.key.name,
         key_prefix=row.key.prefix,
         project=row.project.slug,
+        session=row.session or "",
+        parent_id=row.parent_id or "",
         **{name: getattr(row, name) for name in _SAME},
     )
 

@@ -16,6 +16,7 @@ from routing.contracts.snapshot import Limit, TenantEntry, bucket_of
 from routing.decision.limits import Group, window_edges
 from routing.store.reservations import suffix_of
 from tenants.ledger import tables
+from tenants.ledger.cursors import Cursor
 from tenants.ledger.rules.adjustments import check_adjustment
 from tenants.ledger.rules.booking import Adjustment, Booking
 from tenants.ledger.rules.lines import Booked, Sums, clean, instant
@@ -35,7 +36,7 @@ def adjust(
     """
     reason, note = clean(reason.strip(), 1_000), clean(note.strip(), 1_000)
     with connection.cursor() as raw_cursor:
-        cursor = cast(tables.Cursor, raw_cursor)
+        cursor = cast(Cursor, raw_cursor)
         booked = _find(cursor, request_id, day)
         tenant_id = booked.slice.tenant_id
         bucket = bucket_of(str(tenant_id))
@@ -70,7 +71,7 @@ def adjust(
     return UsageAdjustment.objects.get(request_id=booked.request_id, reason=reason).pk
 
 
-def _find(cursor: tables.Cursor, request_id: str, day: date) -> Booked:
+def _find(cursor: Cursor, request_id: str, day: date) -> Booked:
     spelled = request_id.strip().lower()
     is_uuid = len(spelled) == 36 and not spelled.strip("0123456789abcdef-")
     found = tables.find_booked(cursor, {spelled: day}) if is_uuid else {}
@@ -98,7 +99,7 @@ def seed_windows(*, tenant: TenantEntry, now_ms: int) -> int:
     bucket = bucket_of(tenant.id)
     seeded = Booking()
     with connection.cursor() as raw_cursor:
-        cursor = cast(tables.Cursor, raw_cursor)
+        cursor = cast(Cursor, raw_cursor)
         tables.create_buckets(cursor, [bucket])
         state = tables.lock_buckets(cursor, [bucket])[bucket]
         for group in _seedable(tenant.limits):

@@ -7,11 +7,12 @@ holds the bucket's row. Rows travel as one JSON parameter, read by the table's o
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date, datetime
-from typing import Any, LiteralString, Protocol
+from typing import Any
 
 import msgspec
 
 from routing.contracts.enums import Dimension, SettleKind
+from tenants.ledger.cursors import Cursor, as_json
 from tenants.ledger.rules.booking import Adjustment, Booking, RollupKey, RollupSums
 from tenants.ledger.rules.gaps import REASON_PREFIX
 from tenants.ledger.rules.health import BucketState
@@ -23,25 +24,9 @@ from tenants.ledger.rules.lines import (
     counters_of,
     instant,
 )
+from tenants.ledger.task_tables import add_tasks
 
 MAX_PARKED = 10_000  # damaged entries kept: more of them say nothing new, and the disk is finite
-
-
-class Cursor(Protocol):
-    """What psycopg's and Django's cursors have in common."""
-
-    def execute(self, query: LiteralString, params: Sequence[Any] | None = None, /) -> object:
-        """Run one statement."""
-
-    def fetchall(self) -> list[Any]:
-        """All rows of the answer."""
-
-    def fetchone(self) -> Any:
-        """The next row, or None."""
-
-
-def _json(rows: object) -> str:
-    return msgspec.json.encode(rows).decode()
 
 
 # -- buckets ---------------------------------------------------------------------------------------
@@ -129,7 +114,7 @@ def insert_usage(cursor: Cursor, rows: Sequence[Mapping[str, object]]) -> set[st
         "INSERT INTO tenants_usage"
         " SELECT * FROM json_populate_recordset(NULL::tenants_usage, %s::json)"
         " ON CONFLICT DO NOTHING RETURNING request_id::text",
-        [_json(rows)],
+        [as_json(rows)],
     )
     return {row[0] for row in cursor.fetchall()}
 
@@ -140,7 +125,7 @@ def insert_shapes(cursor: Cursor, rows: Sequence[Mapping[str, object]]) -> int:
         "INSERT INTO tenants_shape"
         " SELECT * FROM json_populate_recordset(NULL::tenants_shape, %s::json)"
         " ON CONFLICT DO NOTHING RETURNING 1",
-        [_json(rows)],
+        [as_json(rows)],
     )
     return len(cursor.fetchall())
 
@@ -151,6 +136,7 @@ def find_booked(cursor: Cursor, ids: Mapping[str, date]) -> dict[str, Booked]:
         "SELECT request_id::text, day, kind, input_tokens, cached_tokens, output_tokens,"
         " spend_nanousd, legs, tenant_id, project_id, key_id, model, pool, work_class, region,"
         " (extract(epoch FROM started_at) * 1000)::bigint,"
+        " task_id,"
         " EXISTS (SELECT 1 FROM tenants_usageadjustment a"
         "         WHERE a.request_id = u.request_id AND a.reason = 'late')"
         " FROM tenants_usage u WHERE day = ANY(%s) AND request_id = ANY(%s::uuid[])",
@@ -170,7 +156,8 @@ def _booked(row: Sequence[Any]) -> Booked:
         counters=counters_of(legs),
         slice=Slice(*row[8:15]),
         started_at_ms=row[15],
-        has_late=row[16],
+        task_id=row[16],
+        has_late=row[17],
     )
 
 
@@ -203,6 +190,8 @@ def apply_booking(cursor: Cursor, bucket: int, booking: Booking) -> None:
         _add_windows(cursor, bucket, booking.windows)
     if booking.rollups:
         _add_rollups(cursor, booking.rollups)
+    if booking.tasks:
+        add_tasks(cursor, booking.tasks, booking.marks)
 
 
 def _insert_adjustments(cursor: Cursor, adjustments: Sequence[Adjustment]) -> None:
@@ -223,7 +212,7 @@ def _insert_adjustments(cursor: Cursor, adjustments: Sequence[Adjustment]) -> No
         " SELECT request_id, day, tenant_id, reason, note, requests, input_tokens, cached_tokens,"
         " output_tokens, spend_nanousd, now()"
         " FROM json_populate_recordset(NULL::tenants_usageadjustment, %s::json)",
-        [_json(rows)],
+        [as_json(rows)],
     )
 
 
@@ -256,7 +245,7 @@ def _add_windows(cursor: Cursor, bucket: int, windows: Mapping[CounterKey, int])
         " input_tokens = w.input_tokens + excluded.input_tokens,"
         " output_tokens = w.output_tokens + excluded.output_tokens,"
         " spend_nanousd = w.spend_nanousd + excluded.spend_nanousd",
-        [bucket, _json(list(rows.values()))],
+        [bucket, as_json(list(rows.values()))],
     )
 
 
@@ -284,7 +273,7 @@ def _add_rollups(cursor: Cursor, rollups: Mapping[RollupKey, RollupSums]) -> Non
         " cached_tokens = r.cached_tokens + excluded.cached_tokens,"
         " output_tokens = r.output_tokens + excluded.output_tokens,"
         " spend_nanousd = r.spend_nanousd + excluded.spend_nanousd",
-        [_json(rows)],
+        [as_json(rows)],
     )
 
 
@@ -306,7 +295,7 @@ def insert_delta(
     ]
     cursor.execute(
         "INSERT INTO tenants_counterdelta (bucket, seq, epoch, rows) VALUES (%s, %s, %s, %s)",
-        [bucket, state.seq + 1, state.epoch, _json(rows)],
+        [bucket, state.seq + 1, state.epoch, as_json(rows)],
     )
     return state.seq + 1
 

@@ -17,6 +17,7 @@ from tenants.models.usage import (
     WindowUsage,
     WriterPosition,
 )
+from tenants.models.work import WorkTask, WorkTaskPart
 
 __all__ = [
     "ASKED_SCOPES",
@@ -40,5 +41,7 @@ __all__ = [
     "UsageAdjustment",
     "UsageRollup",
     "WindowUsage",
+    "WorkTask",
+    "WorkTaskPart",
     "WriterPosition",
 ]

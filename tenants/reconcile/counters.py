@@ -31,6 +31,7 @@ from routing.store.inspect import (
 )
 from routing.store.reservations import LEASE_MS, decode_legs
 from tenants.ledger import tables
+from tenants.ledger.cursors import Cursor
 from tenants.ledger.rules.health import READY, BucketState
 from tenants.ledger.rules.lines import Damage, Line, Sums, line_of
 from tenants.models import CounterDelta, WindowUsage
@@ -67,7 +68,7 @@ def check_bucket(
     Raises `StoreLost`.
     """
     with transaction.atomic(), connection.cursor() as raw:
-        cursor = cast(tables.Cursor, raw)
+        cursor = cast(Cursor, raw)
         state = tables.lock_buckets(cursor, [bucket]).get(bucket)
         if state is None:
             if names.counters or names.holds:
@@ -199,7 +200,7 @@ def held_by(moment: Moment) -> dict[tuple[str, str], int]:
 
 
 def _correct(
-    cursor: tables.Cursor, bucket: int, state: BucketState, found: list[Drift], actor: Actor
+    cursor: Cursor, bucket: int, state: BucketState, found: list[Drift], actor: Actor
 ) -> Act:
     """A numbered correction by the difference: right whatever traffic does until it is applied."""
     seq = tables.insert_delta(cursor, bucket, state, corrections(found))

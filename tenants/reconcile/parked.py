@@ -15,6 +15,7 @@ from console.audit.services import record
 from routing.contracts.snapshot import bucket_of
 from routing.contracts.usage import decode_shapes
 from tenants.ledger import tables
+from tenants.ledger.cursors import Cursor
 from tenants.ledger.rules import lines
 from tenants.ledger.rules.booking import book
 from tenants.ledger.rules.health import entry_order
@@ -51,7 +52,7 @@ def _book(row: DamagedEntry, actor: Actor) -> Act:
     try:
         book_it = _shapes_of(row) if row.stream == SHAPES else _usage_of(row)
         with transaction.atomic(), connection.cursor() as raw:
-            book_it(cast(tables.Cursor, raw))
+            book_it(cast(Cursor, raw))
             DamagedEntry.objects.filter(pk=row.pk).delete()
             record(
                 actor=actor,
@@ -75,7 +76,7 @@ def _line(row: DamagedEntry) -> Line:
     return line_of(row.entry_id, {name.encode(): value for name, value in fields.items()})
 
 
-def _usage_of(row: DamagedEntry) -> Callable[[tables.Cursor], None]:
+def _usage_of(row: DamagedEntry) -> Callable[[Cursor], None]:
     line = _line(row)
     if line.booked.day < lines.first_day_kept(_now_ms(), settings.USAGE_DAYS_KEPT):
         raise Damage(f"its day {line.booked.day} is past the retention")
@@ -83,7 +84,7 @@ def _usage_of(row: DamagedEntry) -> Callable[[tables.Cursor], None]:
     return partial(_book_usage, line)
 
 
-def _shapes_of(row: DamagedEntry) -> Callable[[tables.Cursor], None]:
+def _shapes_of(row: DamagedEntry) -> Callable[[Cursor], None]:
     now_ms = entry_order(row.entry_id)[0]
     try:
         found = [shape_columns(shape, now_ms) for shape in decode_shapes(bytes(row.raw))]
@@ -103,14 +104,14 @@ def _now_ms() -> int:
 def _ensure_days(table: str, days: set[date]) -> None:
     """In a transaction of its own: a new partition locks the whole table."""
     with connection.cursor() as raw:
-        tables.ensure_partitions(cast(tables.Cursor, raw), table, days)
+        tables.ensure_partitions(cast(Cursor, raw), table, days)
 
 
-def _book_shapes(columns: Sequence[Mapping[str, object]], cursor: tables.Cursor) -> None:
+def _book_shapes(columns: Sequence[Mapping[str, object]], cursor: Cursor) -> None:
     tables.insert_shapes(cursor, columns)
 
 
-def _book_usage(line: Line, cursor: tables.Cursor) -> None:
+def _book_usage(line: Line, cursor: Cursor) -> None:
     """As the writer books a line; the rules decide whether the counters already have it."""
     bucket = bucket_of(str(line.booked.slice.tenant_id))
     tables.create_buckets(cursor, [bucket])

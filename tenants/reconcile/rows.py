@@ -17,6 +17,7 @@ from console.audit.services import record
 from routing.contracts.ids import uuid7
 from routing.contracts.snapshot import bucket_of
 from tenants.ledger import tables
+from tenants.ledger.cursors import Cursor
 from tenants.ledger.rules.booking import GRAINS_MS, Adjustment, Booking, RollupSums
 from tenants.ledger.rules.lines import Slice, Sums
 from tenants.models import UsageAdjustment
@@ -136,7 +137,7 @@ def _words(less: Sequence[int]) -> str:
 def _take_back(request_id: str, day: Any, tenant_id: int, actor: Actor) -> Act:
     """What was charged without a reservation is charged no longer; the row stays."""
     with connection.cursor() as raw:
-        cursor = cast(tables.Cursor, raw)
+        cursor = cast(Cursor, raw)
         bucket = _lock(cursor, tenant_id)
         booked = tables.find_booked(cursor, {request_id: day})[request_id]
         if UsageAdjustment.objects.filter(request_id=request_id, reason=NO_RESERVATION).exists():
@@ -162,7 +163,7 @@ def _take_back(request_id: str, day: Any, tenant_id: int, actor: Actor) -> Act:
     return Act(Check.NO_RESERVATION, what)
 
 
-def _lock(cursor: tables.Cursor, tenant_id: int) -> int:
+def _lock(cursor: Cursor, tenant_id: int) -> int:
     """The tenant's bucket, locked: nothing is booked until the transaction ends."""
     bucket = bucket_of(str(tenant_id))
     tables.create_buckets(cursor, [bucket])
@@ -176,7 +177,7 @@ def _repair_minute(tenant_id: int, minute: datetime, actor: Actor) -> list[Act]:
     at = _stretch(minute, minute + timedelta(minutes=1), tenant=tenant_id)
     acts = []
     with connection.cursor() as raw:
-        cursor = cast(tables.Cursor, raw)
+        cursor = cast(Cursor, raw)
         bucket = _lock(cursor, tenant_id)
         booking = Booking()
         for *parts, requests, inputs, cached, outputs, spend in _all(_BY_SLICE, at):

@@ -8,17 +8,19 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from routing.contracts.enums import RequestStatus, SettleKind
+from routing.contracts.enums import RequestStatus, SettleKind, TaskOutcome
 from tenants.ledger.rules.lines import Booked, CounterKey, Line, Slice, Sums
 
 LATE = "late"
 GRAINS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}  # all aligned in UTC
 
+_OUTCOMES = frozenset(TaskOutcome)
 _GUESSED = (SettleKind.SWEPT, SettleKind.RECOVERED)
 _EXACT = (SettleKind.SETTLED, SettleKind.VOID)
 # An answer cut short failed its caller as much as one that never began.
 _FAILED = (RequestStatus.FAILED, RequestStatus.INCOMPLETE)
 
+TaskKey = tuple[int, str, str, str]  # tenant, task, model, pool
 RollupKey = tuple[str, int, Slice]  # grain, start in ms, slice
 RollupKeys = tuple[RollupKey, ...]
 
@@ -55,6 +57,23 @@ class Adjustment:
 
 
 @dataclass(slots=True)
+class TaskMark:
+    """What the new rows of one batch say of a task itself. Instants in Unix milliseconds.
+
+    The latest non-empty name wins; of outcomes the first one stands.
+    """
+
+    first_ms: int
+    last_ms: int
+    kind: str = ""
+    parent_id: str = ""
+    session: str = ""
+    outcome: str = ""
+    score: float | None = None
+    outcome_ms: int | None = None
+
+
+@dataclass(slots=True)
 class Booking:
     """All that one batch changes besides the rows themselves."""
 
@@ -62,6 +81,8 @@ class Booking:
     windows: dict[CounterKey, int] = field(default_factory=lambda: defaultdict(int))
     rollups: dict[RollupKey, RollupSums] = field(default_factory=lambda: defaultdict(RollupSums))
     delta: dict[CounterKey, int] = field(default_factory=lambda: defaultdict(int))
+    tasks: dict[TaskKey, RollupSums] = field(default_factory=lambda: defaultdict(RollupSums))
+    marks: dict[tuple[int, str], TaskMark] = field(default_factory=dict)
 
     def correct(self, counters: Collection[CounterKey], sums: Sums, sign: int = 1) -> None:
         """Move the live counters by `sums` (or back, with sign -1)."""
@@ -75,7 +96,26 @@ class Booking:
         keys = rollup_keys(booked)
         for rollup in keys:
             self.rollups[rollup].add(sums)
+        if booked.task_id:
+            self.tasks[task_key(booked)].add(sums)
         return keys
+
+    def mark(self, line: Line) -> None:
+        """Note what a new row says of its task."""
+        booked, columns = line.booked, line.columns
+        started_ms = booked.started_at_ms
+        key = (booked.slice.tenant_id, booked.task_id)
+        mark = self.marks.setdefault(key, TaskMark(started_ms, line.ended_at_ms))
+        mark.first_ms = min(mark.first_ms, started_ms)
+        mark.last_ms = max(mark.last_ms, line.ended_at_ms)
+        mark.kind = str(columns["task_kind"]) or mark.kind
+        mark.parent_id = str(columns["parent_id"]) or mark.parent_id
+        mark.session = str(columns["session"]) or mark.session
+        outcome = str(columns["task_outcome"])
+        if not mark.outcome and outcome in _OUTCOMES:
+            score = columns["task_score"]
+            mark.outcome, mark.outcome_ms = outcome, line.ended_at_ms
+            mark.score = score if isinstance(score, float) else None
 
     def adjust(self, adjustment: Adjustment) -> None:
         """Book an adjustment: it follows its row into the windows in which that one started."""
@@ -86,6 +126,12 @@ class Booking:
     def corrections(self) -> dict[CounterKey, int]:
         """What the counters lack: the differences that are not zero."""
         return {key: amount for key, amount in self.delta.items() if amount}
+
+
+def task_key(booked: Booked) -> TaskKey:
+    """The row of a task that a request adds to."""
+    part = booked.slice
+    return part.tenant_id, booked.task_id, part.model, part.pool
 
 
 def rollup_keys(booked: Booked) -> RollupKeys:
@@ -131,3 +177,8 @@ def _book_new(booking: Booking, line: Line, epoch: int) -> None:
         rollup = booking.rollups[key]
         rollup.failed += line.status in _FAILED
         rollup.cancelled += line.status is RequestStatus.CANCELLED
+    if booked.task_id:
+        task = booking.tasks[task_key(booked)]
+        task.failed += line.status in _FAILED
+        task.cancelled += line.status is RequestStatus.CANCELLED
+        booking.mark(line)

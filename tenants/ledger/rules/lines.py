@@ -47,6 +47,9 @@ _TEXTS = {
     "task_id": 120,
     "task_kind": 64,
     "step": 32,
+    "session": 120,
+    "parent_id": 120,
+    "task_outcome": 16,
 }
 _AMOUNTS = (
     "input_tokens",
@@ -117,6 +120,7 @@ class Booked:
     slice: Slice
     started_at_ms: int
     has_late: bool = False
+    task_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,7 @@ class Line:
     booked: Booked
     epoch: int
     status: RequestStatus
+    ended_at_ms: int
     columns: dict[str, object]
 
 
@@ -152,8 +157,9 @@ def line_of(entry_id: str, fields: Mapping[bytes, bytes]) -> Line:
         counters=counters_of(event.legs),
         slice=_slice(event),
         started_at_ms=event.started_at_ms,
+        task_id=clean(event.task_id, _TEXTS["task_id"]),
     )
-    return Line(entry_id, booked, epoch, event.status, _columns(booked, event))
+    return Line(entry_id, booked, epoch, event.status, event.ended_at_ms, _columns(booked, event))
 
 
 def first_day_kept(now_ms: int, days_kept: int) -> date:
@@ -276,6 +282,7 @@ def _columns(booked: Booked, event: UsageEvent) -> dict[str, object]:
         "held_nanousd": event.held_nanousd,
         "attempts": event.attempts,
         "price_version": event.price_version,
+        "task_score": None if event.task_score is None else min(max(event.task_score, 0.0), 1.0),
         "gateway": clean(event.gateway_id, 64),
         "hops_us": {clean(name, 32): hop for name, hop in event.hops_us.items()},
         "legs": event.legs,

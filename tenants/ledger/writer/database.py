@@ -12,7 +12,7 @@ from typing import Any, Self
 import psycopg
 from django.db import connections
 
-from tenants.ledger.tables import Cursor
+from tenants.ledger.cursors import Cursor
 
 APPLICATION_NAME = "headrace-ledger"
 # One rebuild at a time in all writers together, for economy only: epochs make two of them safe.

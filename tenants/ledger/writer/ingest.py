@@ -14,6 +14,7 @@ from django.conf import settings
 from routing.store import keys
 from routing.store.counters import StreamEntry
 from tenants.ledger import tables
+from tenants.ledger.cursors import Cursor
 from tenants.ledger.rules.booking import book
 from tenants.ledger.rules.health import BucketState, entry_order
 from tenants.ledger.rules.lines import Damage, Line, Slice, first_day_kept, line_of
@@ -194,7 +195,7 @@ def _ensure_days(database: Database, lines: Sequence[Line], known: Known) -> Non
 
 
 def _park_strangers(
-    cursor: tables.Cursor, found: _Sorted, entries: Sequence[StreamEntry], known: Known
+    cursor: Cursor, found: _Sorted, entries: Sequence[StreamEntry], known: Known
 ) -> None:
     """Park lines of tenants, projects or keys that are not in the tables (a restored backup)."""
     slices = {line.booked.slice for line in found.lines}
@@ -223,7 +224,7 @@ def _parties(part: Slice) -> tuple[tuple[str, int], ...]:
 
 
 def _write(
-    cursor: tables.Cursor, batch: Batch, state: BucketState, found: _Sorted
+    cursor: Cursor, batch: Batch, state: BucketState, found: _Sorted
 ) -> tuple[BucketState, int]:
     firsts: dict[str, Line] = {}
     for line in found.lines:

@@ -13,6 +13,7 @@ from routing.contracts.enums import Dimension
 from routing.store import keys
 from routing.store.counters import Answer, CounterRow, Meta, StoreSession
 from tenants.ledger import tables
+from tenants.ledger.cursors import Cursor
 from tenants.ledger.rules.gaps import Gap, gap_of
 from tenants.ledger.rules.health import (
     REBUILDING,
@@ -100,7 +101,7 @@ def begin_rebuild(database: Database, session: StoreSession, buckets: Sequence[i
     return Rebuild(session.run_id, begun, begun_at_ms + wait_ms, registered)
 
 
-def _record(gaps: Sequence[Gap], cursor: tables.Cursor) -> None:
+def _record(gaps: Sequence[Gap], cursor: Cursor) -> None:
     """Keep what is missing with the damaged entries, for people, before the new epoch hides it."""
     for gap in gaps:
         stream = keys.bucket_usage(gap.bucket)

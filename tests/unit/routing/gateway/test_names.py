@@ -1,0 +1,33 @@
+"""What a caller's headers say of its task, and what they are not believed to say."""
+
+import pytest
+
+from routing.gateway.record import Names, names_of
+
+
+def test_every_name_is_read() -> None:
+    headers = {
+        b"x-headrace-task-id": b"t-1",
+        b"x-headrace-task-kind": b"triage",
+        b"x-headrace-step": b"2/5",
+        b"x-headrace-session-id": b"s-1",
+        b"x-headrace-parent-id": b"t-0",
+        b"x-headrace-task-outcome": b"success",
+        b"x-headrace-task-score": b"0.75",
+    }
+    assert names_of(headers) == Names("t-1", "triage", "2/5", "s-1", "t-0", "success", 0.75)
+
+
+@pytest.mark.parametrize("raw", [b"maybe", b"SUCCESS", b"", b"success\n", b"\xff"])
+def test_an_unknown_outcome_says_nothing(raw: bytes) -> None:
+    assert names_of({b"x-headrace-task-outcome": raw}).outcome == ""
+
+
+@pytest.mark.parametrize("raw", [b"1.01", b"-0.1", b"nan", b"inf", b"", b"good", b"0" * 25])
+def test_a_score_outside_its_range_is_unknown(raw: bytes) -> None:
+    assert names_of({b"x-headrace-task-score": raw}).score_ratio is None
+
+
+@pytest.mark.parametrize(("raw", "score"), [(b"0", 0.0), (b"1", 1.0), (b"1e-3", 0.001)])
+def test_a_score_is_a_ratio(raw: bytes, score: float) -> None:
+    assert names_of({b"x-headrace-task-score": raw}).score_ratio == score
