@@ -18,7 +18,7 @@ ALTER TABLE tenants_usage DROP COLUMN session, DROP COLUMN parent_id,
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("tenants", "0007_named_resources"),
+        ("tenants", "0008_quota_requests"),
     ]
 
     operations = [
