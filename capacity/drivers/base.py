@@ -57,6 +57,19 @@ class ReplicaStatus:
     in_flight: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What an engine says of itself: the names that it serves, what it loaded, its version.
+
+    `expected_root` is what it was told to load, empty where that cannot be known.
+    """
+
+    serves: tuple[str, ...]
+    root: str
+    version: str
+    expected_root: str = ""
+
+
 class PoolDriver(Protocol):
     """Every call is bounded in time and may be repeated."""
 
@@ -68,6 +81,9 @@ class PoolDriver(Protocol):
 
     def status(self, spec: PoolSpec, handle: Handle, *, wait_s: float = 1.0) -> ReplicaStatus:
         """Look at a replica; waits at most `wait_s` for one that is just starting."""
+
+    def identify(self, spec: PoolSpec, handle: Handle) -> Identity | None:
+        """What serves there; None if it does not answer."""
 
     def probe(self, spec: PoolSpec, handle: Handle) -> bool:
         """Whether it completes one token: what readiness means."""

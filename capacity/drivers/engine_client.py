@@ -4,9 +4,10 @@ import http.client
 import json
 from typing import Any
 
-from capacity.drivers.base import Observed, ReplicaStatus
+from capacity.drivers.base import Identity, Observed, ReplicaStatus
 
 PROBE_TIMEOUT_S = 10.0  # one token of a busy replica
+IDENTITY_TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 256 * 1024  # model lists are short
 
 
@@ -48,7 +49,7 @@ def look(host: str, port: int, model: str, wait_s: float) -> ReplicaStatus:
         served = _json(host, port, "/v1/models", wait_s).get("data")
     except NoAnswerError as error:
         return ReplicaStatus(Observed.STARTING, host, port, str(error))
-    names = [item.get("id") for item in served or () if isinstance(item, dict)]
+    names = [item.get("id") for item in _cards(served)]
     if model not in names:
         return ReplicaStatus(Observed.WRONG, host, port, f"serves {names}, not {model!r}")
     try:
@@ -57,6 +58,30 @@ def look(host: str, port: int, model: str, wait_s: float) -> ReplicaStatus:
         load = None  # vLLM answers only with --enable-server-load-tracking
     return ReplicaStatus(
         Observed.SERVING, host, port, in_flight=load if isinstance(load, int) else None
+    )
+
+
+def _cards(served: object) -> list[dict[str, Any]]:
+    items = served if isinstance(served, list) else []
+    return [item for item in items if isinstance(item, dict)]
+
+
+def identity(host: str, port: int, model: str, expected_root: str = "") -> Identity | None:
+    """What the server at an address says that it is; None if it does not say within the time.
+
+    `root` is that of `model`, else that of whatever it serves first.
+    """
+    try:
+        cards = _cards(_json(host, port, "/v1/models", IDENTITY_TIMEOUT_S).get("data"))
+        version = _json(host, port, "/version", IDENTITY_TIMEOUT_S).get("version")
+    except NoAnswerError:
+        return None
+    ours = [card for card in cards if card.get("id") == model] or cards
+    return Identity(
+        serves=tuple(str(card.get("id")) for card in cards),
+        root=str(ours[0].get("root", "")) if ours else "",
+        version=str(version or ""),
+        expected_root=expected_root,
     )
 
 

@@ -17,8 +17,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from capacity.drivers.base import DriverError, Handle, Observed, PoolSpec, ReplicaStatus
-from capacity.drivers.engine_client import completes, look
+from capacity.drivers.base import (
+    DriverError,
+    Handle,
+    Identity,
+    Observed,
+    PoolSpec,
+    ReplicaStatus,
+)
+from capacity.drivers.engine_client import completes, identity, look
 from capacity.drivers.processes import (
     ProcessRecord,
     boot_id,
@@ -161,6 +168,17 @@ class LocalDriver(ABC):
     def why_ended(self, record: ProcessRecord) -> str:
         """Cause for a process that is no more."""
         return "its process ended"
+
+    def expected_root(self, spec: PoolSpec) -> str:
+        """What an engine of this spec names as loaded; empty if that cannot be known."""
+        return ""
+
+    def identify(self, spec: PoolSpec, handle: Handle) -> Identity | None:
+        """What its server says of itself."""
+        record = record_of(handle)
+        if record is None:
+            return None
+        return identity(record.host, record.port, spec.model, self.expected_root(spec))
 
     def probe(self, spec: PoolSpec, handle: Handle) -> bool:
         """Whether the engine completes one token."""

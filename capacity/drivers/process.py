@@ -93,7 +93,7 @@ class ProcessDriver(LocalDriver):
         with _held_port() as held:
             serve = Serve(
                 executable=executable,
-                model=str(local_model(model, self.state_dir)) if is_local_model(model) else model,
+                model=self._weights(model),
                 served_name=spec.model,
                 port=held.getsockname()[1],
                 name=name,
@@ -105,6 +105,13 @@ class ProcessDriver(LocalDriver):
             yield Launch(
                 serve.argv, serve.environment, serve.port, self.state_dir, (held.fileno(),)
             )
+
+    def expected_root(self, spec: PoolSpec) -> str:
+        """The path, or hub id, that vLLM was given as its model."""
+        return self._weights(str(spec.settings.get("model", DEFAULT_MODEL)))
+
+    def _weights(self, model: str) -> str:
+        return str(local_model(model, self.state_dir)) if is_local_model(model) else model
 
     def told(self, name: str) -> Mapping[str, str]:
         """Where its KV events are."""

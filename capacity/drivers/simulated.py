@@ -31,6 +31,7 @@ _FLAGS: dict[str, tuple[str, type]] = {
     "load_s": ("--load-seconds", float),
     "metric_names": ("--metric-names", str),
     "faults": ("--faults", str),
+    "artifact": ("--artifact", str),
 }
 # What the engine process may know: no keys, no addresses of our servers.
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "HOME")
@@ -46,6 +47,10 @@ class SimulatedDriver(LocalDriver):
     def check(self, spec: PoolSpec) -> None:
         """Raise `DriverError` for an unknown setting, profile or type."""
         _flags(spec.settings)
+
+    def expected_root(self, spec: PoolSpec) -> str:
+        """The artifact of its settings, else the model's name."""
+        return str(spec.settings.get("artifact") or spec.model)
 
     @contextmanager
     def launch(self, spec: PoolSpec, ordinal: int) -> Iterator[Launch]:

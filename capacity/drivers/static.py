@@ -3,8 +3,15 @@
 Settings: `{"addresses": ["10.0.0.5:8000", ...]}`.
 """
 
-from capacity.drivers.base import DriverError, Handle, Observed, PoolSpec, ReplicaStatus
-from capacity.drivers.engine_client import completes, look
+from capacity.drivers.base import (
+    DriverError,
+    Handle,
+    Identity,
+    Observed,
+    PoolSpec,
+    ReplicaStatus,
+)
+from capacity.drivers.engine_client import completes, identity, look
 
 MAX_PORT = 65_535
 
@@ -30,6 +37,10 @@ class StaticDriver:
         if address not in _addresses(spec):
             return ReplicaStatus(Observed.GONE, cause="its address left the pool's settings")
         return look(*address, spec.model, wait_s)
+
+    def identify(self, spec: PoolSpec, handle: Handle) -> Identity | None:
+        """What serves at the address."""
+        return identity(str(handle["host"]), int(handle["port"]), spec.model)
 
     def probe(self, spec: PoolSpec, handle: Handle) -> bool:
         """Whether the address completes one token."""

@@ -15,7 +15,8 @@ class EngineConfig:
 
     `profile` already holds the overrides and the time scale. `fd` is an inherited listening socket
     (then host and port only name it). `shutdown_timeout_s` 0 cuts live requests on SIGTERM.
-    `load_s` is how long it takes until it listens, as loading weights would.
+    `load_s` is how long it takes until it listens, as loading weights would. `artifact` is what it
+    says that it loaded (vLLM's `root`), the model's name if empty.
     """
 
     model: str
@@ -32,6 +33,7 @@ class EngineConfig:
     old_metric_names: bool = False
     faults_path: str = ""
     load_s: float = 0.0
+    artifact: str = ""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0)
     add("--time-scale", type=float, default=1.0, help="10 runs ten times faster than the profile")
     add("--load-seconds", type=float, default=0.0, help="time until it listens")
+    add("--artifact", default="", help="what it names as loaded, as vLLM names its --model")
     add("--metric-names", choices=("new", "old"), default="new")
     add("--faults", default="", help="JSON file of scripted faults, read each second")
     return parser
@@ -97,4 +100,5 @@ def parse(argv: Sequence[str]) -> EngineConfig:
         old_metric_names=given.metric_names == "old",
         faults_path=given.faults,
         load_s=given.load_seconds,
+        artifact=given.artifact,
     )

@@ -178,7 +178,7 @@ class EngineApp:
             "object": "model",
             "created": self._created,
             "owned_by": "vllm",
-            "root": config.model,
+            "root": config.artifact or config.model,
             "parent": None,
             "max_model_len": config.profile.context_tokens,
             "permission": [],

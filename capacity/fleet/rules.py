@@ -5,6 +5,7 @@ that it completes) -> `ready`; `draining` gets no new work until it is stopped; 
 back-off and is started again.
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -36,13 +37,19 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """A replica's row: `failures` in a row, `unanswered` looks in a row, `since_s` its state."""
+    """A replica's row: `failures` in a row, `unanswered` looks in a row, `since_s` its state.
+
+    One that `is_held` by a rollout is started once and watched; whether it is good enough to work
+    is not decided here.
+    """
 
     lifecycle: Life
     since_s: float
     is_wanted: bool
     failures: int = 0
     unanswered: int = 0
+    is_held: bool = False
+    drain_limit_s: float = DRAIN_LIMIT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,22 @@ def retry_after_s(failures: int) -> float:
     if failures <= 1:
         return 0.0
     return min(RETRY_MOST_S, RETRY_FIRST_S * 2.0 ** (min(failures, 16) - 2))
+
+
+def ranked(ordinals: Sequence[int], wanted: int) -> frozenset[int]:
+    """Which of a pool's replicas it wants: the lowest numbers, as many as `wanted`."""
+    return frozenset(sorted(ordinals)[:wanted])
+
+
+def free_ordinals(taken: Collection[int], count: int) -> list[int]:
+    """The lowest `count` numbers that no replica of the pool has."""
+    found: list[int] = []
+    candidate = 0
+    while len(found) < count:
+        if candidate not in taken:
+            found.append(candidate)
+        candidate += 1
+    return found
 
 
 def needs_look(view: ReplicaView) -> bool:
@@ -85,6 +108,8 @@ def advance(view: ReplicaView, seen: ReplicaStatus | None, now_s: float) -> Next
 def _absent(view: ReplicaView, age_s: float) -> Next:
     if view.lifecycle is Life.COLD:
         return Next(Life.LOADING, "starting", Act.START, view.failures)
+    if view.is_held:
+        return _stay(view)
     if age_s < retry_after_s(view.failures):
         return _stay(view)
     return Next(
@@ -121,15 +146,20 @@ def _draining(view: ReplicaView, seen: ReplicaStatus | None, age_s: float) -> Ne
     if seen is None or seen.observed in (Observed.GONE, Observed.WRONG):
         return Next(Life.COLD, "ended while draining", Act.STOP, 0)
     is_quiet = seen.in_flight == 0 and age_s >= DRAIN_LEAST_S
-    if is_quiet or age_s >= DRAIN_LIMIT_S:
-        cause = "drained" if is_quiet else f"not drained within {DRAIN_LIMIT_S:.0f} s"
-        return Next(Life.COLD, cause, Act.STOP, 0)
+    if is_quiet or age_s >= view.drain_limit_s:
+        return Next(Life.COLD, "drained" if is_quiet else _cut(view, seen), Act.STOP, 0)
     return _stay(view)
+
+
+def _cut(view: ReplicaView, seen: ReplicaStatus) -> str:
+    calls = "an unknown number of" if seen.in_flight is None else seen.in_flight
+    return f"not drained within {view.drain_limit_s:.0f} s: {calls} calls cut"
 
 
 def _loading(view: ReplicaView, seen: ReplicaStatus, age_s: float) -> Next:
     if seen.observed is Observed.SERVING:
-        return Next(Life.WARMING, "answers health", Act.PROBE, view.failures)
+        act = Act.NOTHING if view.is_held else Act.PROBE
+        return Next(Life.WARMING, "answers health", act, view.failures)
     if age_s > LOAD_LIMIT_S:
         return failed(view, f"not loaded within {LOAD_LIMIT_S:.0f} s")
     return _stay(view)
@@ -142,5 +172,5 @@ def _up(view: ReplicaView, seen: ReplicaStatus, age_s: float) -> Next:
             return failed(view, f"runs but does not answer: {seen.cause}")
         return Next(view.lifecycle, "", Act.NOTHING, view.failures, count)
     if view.lifecycle is Life.WARMING:
-        return Next(Life.WARMING, "", Act.PROBE, view.failures)
+        return _stay(view) if view.is_held else Next(Life.WARMING, "", Act.PROBE, view.failures)
     return Next(Life.READY, "", Act.NOTHING, 0 if age_s > SOUND_AFTER_S else view.failures)

@@ -1,6 +1,6 @@
 """Inventory writes. Each is audited and reaches gateways and reconciling in its own transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -13,12 +13,21 @@ from capacity.drivers.base import DriverError, PoolDriver, PoolSpec
 from capacity.drivers.process import ProcessDriver
 from capacity.drivers.simulated import SimulatedDriver
 from capacity.drivers.static import StaticDriver
-from capacity.fleet.rules import MAX_REPLICAS
-from capacity.models import Driver, FailureDomain, Model, Pool, Region, Replica, ReplicaChange
+from capacity.fleet.rules import MAX_REPLICAS, free_ordinals
+from capacity.models import (
+    Driver,
+    FailureDomain,
+    Model,
+    Pool,
+    PoolRevision,
+    Region,
+    Replica,
+    ReplicaChange,
+)
 from capacity.simulation.profiles import named
 from console.audit.rules import Actor
 from console.audit.services import record
-from console.errors import InvalidInput, NotFound
+from console.errors import Conflict, InvalidInput, NotFound
 from console.jobs.services import enqueue
 from console.validation import save_valid
 from routing.contracts.enums import ReplicaLifecycle
@@ -46,6 +55,20 @@ def spec_of(pool: Pool) -> PoolSpec:
         settings=pool.spec,
         block_size_tokens=pool.block_size_tokens,
     )
+
+
+def specs_of(pool: Pool, replicas: Iterable[Replica]) -> dict[int, PoolSpec]:
+    """By number, each revision that the pool or one of its replicas runs, as the driver sees it."""
+    numbers = {row.revision for row in replicas if row.revision} - {pool.revision}
+    specs = {pool.revision: spec_of(pool)}
+    for row in PoolRevision.objects.filter(pool=pool, number__in=numbers):
+        specs[row.number] = revised(pool, row)
+    return specs
+
+
+def revised(pool: Pool, revision: PoolRevision) -> PoolSpec:
+    """A revision of the pool as its driver sees it. Reads the pool's model."""
+    return PoolSpec(pool.name, pool.model.name, revision.spec, revision.block_size_tokens)
 
 
 @transaction.atomic
@@ -123,6 +146,14 @@ def create_pool(  # noqa: PLR0913 - the columns of a pool, all by name
     row.kv_capacity_tokens = kv_capacity_tokens or _kv_tokens(row)
     save_valid(row, taken="A pool of this name exists.", field="name")
     after = {"name": name, "model": model, "driver": driver, "desired_replicas": desired_replicas}
+    PoolRevision.objects.create(
+        pool=row,
+        number=row.revision,
+        spec=row.spec,
+        block_size_tokens=block_size_tokens,
+        note="as it was made",
+        author=actor.label,
+    )
     _audit(actor, "pool.create", "pool", row.pk, after)
     _push()
     enqueue(RECONCILE_POOLS, dedupe_key=RECONCILE_POOLS)
@@ -133,7 +164,7 @@ def create_pool(  # noqa: PLR0913 - the columns of a pool, all by name
 def set_desired_replicas(*, pool: str, replicas: int, actor: Actor, reason: str = "") -> None:
     """How many replicas a pool shall have; reconciling starts or drains them.
 
-    Raises `NotFound`, or `InvalidInput` beyond `MAX_REPLICAS`.
+    Raises `NotFound`, `InvalidInput` beyond `MAX_REPLICAS`, or `Conflict` during a rollout.
     """
     row = Pool.objects.select_for_update().filter(name=pool).first()
     if row is None:
@@ -141,6 +172,13 @@ def set_desired_replicas(*, pool: str, replicas: int, actor: Actor, reason: str 
     before, row.desired_replicas = row.desired_replicas, _count(replicas)
     if before == replicas:
         return
+    if row.surge_replicas:
+        raise Conflict(
+            f"A rollout has pool {pool}: it counts on {before} replicas.",
+            code="rollout_running",
+            field="replicas",
+            hint="Wait until it ends, or abort it.",
+        )
     row.save(update_fields=["desired_replicas"])
     record(
         actor=actor,
@@ -156,22 +194,27 @@ def set_desired_replicas(*, pool: str, replicas: int, actor: Actor, reason: str 
 
 @transaction.atomic
 def ensure_replicas(*, pool_id: int) -> None:
-    """Rows for every ordinal that the pool desires; removed ones of that name come back."""
-    pool = Pool.objects.select_for_update().select_related("model").get(pk=pool_id)
-    present = set(
-        Replica.objects.filter(pool=pool, removed_at=None).values_list("ordinal", flat=True)
-    )
-    spec = spec_of(pool)
-    for ordinal in range(min(pool.desired_replicas, MAX_REPLICAS)):
-        if ordinal not in present:
-            _add_replica(pool, spec.replica_name(ordinal), ordinal)
+    """Rows until the pool has as many as it desires; removed ones of that name come back."""
+    pool = Pool.objects.select_for_update().get(pk=pool_id)
+    present = Replica.objects.filter(pool=pool, removed_at=None)
+    taken = set(present.values_list("ordinal", flat=True))
+    kept = present.filter(is_retired=False).count()
+    missing = min(pool.desired_replicas, MAX_REPLICAS) - kept
+    for ordinal in free_ordinals(taken, missing):
+        add_replica(pool=pool, ordinal=ordinal, cause="desired")
 
 
-def _add_replica(pool: Pool, name: str, ordinal: int) -> None:
+def add_replica(
+    *, pool: Pool, ordinal: int, cause: str, revision: int | None = None, is_held: bool = False
+) -> Replica:
+    """A row for one more replica, not started yet; call with the pool's row locked.
+
+    Reconciling starts it; one that `is_held` gets no work until it is let go.
+    """
     now = timezone.now()
     cold = ReplicaLifecycle.COLD.value
     row, _created = Replica.objects.update_or_create(
-        name=name,
+        name=f"{pool.name}-{ordinal}",
         defaults={
             "pool": pool,
             "ordinal": ordinal,
@@ -180,11 +223,16 @@ def _add_replica(pool: Pool, name: str, ordinal: int) -> None:
             "handle": {},
             "lifecycle": cold,
             "lifecycle_since": now,
-            "cause": "desired",
+            "cause": cause,
+            "revision": revision or pool.revision,
+            "is_held": is_held,
+            "is_retired": False,
+            "drain_limit_s": None,
             "removed_at": None,
         },
     )
-    ReplicaChange.objects.create(replica=row, at=now, before="", after=cold, cause="desired")
+    ReplicaChange.objects.create(replica=row, at=now, before="", after=cold, cause=cause)
+    return row
 
 
 @transaction.atomic

@@ -16,15 +16,17 @@ from django.utils import timezone
 
 from capacity.drivers.base import DriverError, Handle, Observed, PoolDriver, PoolSpec, ReplicaStatus
 from capacity.fleet.rules import (
+    DRAIN_LIMIT_S,
     Act,
     Next,
     ReplicaView,
     advance,
     failed,
     needs_look,
+    ranked,
     warmed,
 )
-from capacity.fleet.services.inventory import change_replica, drivers, ensure_replicas, spec_of
+from capacity.fleet.services.inventory import change_replica, drivers, ensure_replicas, specs_of
 from capacity.models import Pool, Replica
 from routing.contracts.enums import ReplicaLifecycle
 
@@ -93,10 +95,13 @@ def _charges(pool: Pool) -> Iterator[_Charge]:
         logger.warning("pool %s: no driver %s here", pool.name, pool.driver)
         return
     _complete(pool)
-    spec = spec_of(pool)
-    rows = Replica.objects.filter(pool=pool, removed_at=None).order_by("ordinal")
-    for replica_id, ordinal in rows.values_list("pk", "ordinal"):
-        yield _Charge(driver, spec, replica_id, ordinal < pool.desired_replicas)
+    rows = list(Replica.objects.filter(pool=pool, removed_at=None).order_by("ordinal"))
+    kept = [row.ordinal for row in rows if not row.is_retired]
+    wanted = ranked(kept, pool.desired_replicas + pool.surge_replicas)
+    specs = specs_of(pool, rows)
+    for row in rows:
+        spec = specs[row.revision or pool.revision]
+        yield _Charge(driver, spec, row.pk, not row.is_retired and row.ordinal in wanted)
 
 
 def _round(run: _Pass, charges: list[_Charge], wait_s: float) -> list[_Charge]:
@@ -114,10 +119,8 @@ def _round(run: _Pass, charges: list[_Charge], wait_s: float) -> list[_Charge]:
 
 
 def _complete(pool: Pool) -> None:
-    wanted = Replica.objects.filter(
-        pool=pool, removed_at=None, ordinal__lt=pool.desired_replicas
-    ).count()
-    if wanted < pool.desired_replicas:
+    kept = Replica.objects.filter(pool=pool, removed_at=None, is_retired=False).count()
+    if kept < pool.desired_replicas:
         ensure_replicas(pool_id=pool.pk)
 
 
@@ -139,7 +142,10 @@ def _view(row: Replica, *, is_wanted: bool) -> ReplicaView:
     return ReplicaView(
         lifecycle=ReplicaLifecycle(row.lifecycle),
         since_s=row.lifecycle_since.timestamp(),
-        is_wanted=is_wanted,
+        # Retired since the pass began: at once.
+        is_wanted=is_wanted and not row.is_retired,
+        is_held=row.is_held,
+        drain_limit_s=DRAIN_LIMIT_S if row.drain_limit_s is None else row.drain_limit_s,
         failures=int(row.handle.get("failures", 0)),
         unanswered=int(row.handle.get("unanswered", 0)),
     )
