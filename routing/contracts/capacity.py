@@ -23,6 +23,13 @@ class CapacityScope(StrEnum):
     FLEET = "fleet"
 
 
+class SharedScope(StrEnum):
+    """Whose share refused: the pool or the fleet has room, but it is kept for other classes."""
+
+    POOL_CLASS = "pool_class"
+    FLEET_CLASS = "fleet_class"
+
+
 class CapacityLimit(msgspec.Struct, frozen=True):
     """At most `amount` of `dimension`: per minute of the store's clock, gauges at once."""
 

@@ -146,12 +146,17 @@ class PoolEntry(msgspec.Struct, frozen=True):
 
 
 class ClassPolicy(msgspec.Struct, frozen=True):
-    """Deadlines of a work class, in seconds."""
+    """Deadlines of a work class, in seconds, and its share (0..1) of every pool's limits.
+
+    `reserve_ratio` is lent while the class asks for nothing, but for `floor_ratio`.
+    """
 
     first_token_s: float
     between_tokens_s: float
     total_s: float
     output_cap_tokens: int | None = None
+    reserve_ratio: float = 0.0
+    floor_ratio: float = 0.0
 
 
 class FailurePolicy(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from routing.contracts.capacity import CapacityScope
+from routing.contracts.capacity import CapacityScope, SharedScope
 from routing.contracts.enums import Dimension, LimitScope, StoreMode, WindowKind, WorkClass
 
 
@@ -47,7 +47,7 @@ class Refusal:
     reason: Reason
     message: str
     retry_after_s: float | None = None
-    scope: LimitScope | CapacityScope | None = None
+    scope: LimitScope | CapacityScope | SharedScope | None = None
     limit: str = ""
     param: str = ""
 

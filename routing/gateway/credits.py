@@ -10,18 +10,20 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from routing.contracts.capacity import CapacityLimit, CapacityScope
-from routing.contracts.enums import Dimension, WindowKind
+from routing.contracts.enums import Dimension
 from routing.contracts.snapshot import Snapshot
-from routing.decision.credits import LEASE_MS, Gauge, Rate, chunk_of
-from routing.decision.limits import AMOUNT_ORDER, MINUTE_MS, amounts_in_order, limit_name
+from routing.decision.classes import LEND_AFTER_MS
+from routing.decision.credits import LEASE_MS, Gauge, Rate
+from routing.decision.limits import MINUTE_MS, amounts_in_order
 from routing.decision.select import Group
-from routing.decision.types import Amounts, Reason, Refusal
+from routing.decision.types import Refusal
+from routing.gateway.credit_books import Book, Id, Short, Taken, Work, amount_of, leave, refusal_of
+from routing.gateway.returns import Returns
 from routing.store import keys
 from routing.store.client import into, wire_key
 from routing.store.cluster import Store
@@ -29,63 +31,36 @@ from routing.store.scripts import CREDITS
 
 TICK_S: Final = 0.25  # between refills when nothing hurries
 SHORTEST_S: Final = 0.005  # between refills when something does
-GAUGE_WAIT_S: Final = 1.0
 GIVE_BACK_S: Final = 1.0
+WAITS_MAX: Final = 4  # refills that others may empty before a request that waits has its turn
 
 _RATE, _GAUGE = 1, 2
 _encode = msgspec.msgpack.Encoder().encode
-_PLACE = {dimension: place for place, dimension in enumerate(AMOUNT_ORDER)}
 
-Id = tuple[CapacityScope, str]
-Asked = tuple[tuple[object, ...], Callable[[int], None]]  # an item for the script, its answer's use
-
-
-class Taken(NamedTuple):
-    """What a request took of one pool or of the fleet, in which minute."""
-
-    scope: CapacityScope
-    minute: int
-    rates: tuple[tuple[Dimension, Rate, int], ...]
-    gauges: tuple[tuple[Gauge, int], ...]
-
-
-@dataclass(slots=True)
-class Book:
-    """The credits of one pool or of the fleet; `is_away` when the store did not answer for it."""
-
-    id: Id
-    key: bytes
-    rates: dict[Dimension, Rate] = field(default_factory=dict)
-    gauges: dict[Dimension, Gauge] = field(default_factory=dict)
-    is_away: bool = False
-
-    def set_limits(self, limits: tuple[CapacityLimit, ...]) -> None:
-        """Take over limits; credits of those that stay are kept."""
-        rates, gauges = self.rates, self.gauges
-        self.rates, self.gauges = {}, {}
-        for one in limits:
-            if one.window is WindowKind.NOW:
-                gauge = self.gauges[one.dimension] = gauges.get(one.dimension) or Gauge(one.amount)
-                gauge.limit = one.amount
-            else:
-                rate = self.rates[one.dimension] = rates.get(one.dimension) or Rate(one.amount)
-                rate.limit = one.amount
+Answer = tuple[int, int, int]  # granted, left for anybody, may be in use
+Asked = tuple[tuple[object, ...], Callable[[Answer], None]]  # an item, what its answer is for
 
 
 class Credits:
     """Every limited pool, and the fleet. Construct in the loop.
 
     `share` is what part of a limit this gateway may use while the store is away, 0 for none.
+    `returns` remember who was told to come back when.
     """
 
     def __init__(
-        self, store: Store, owner: str, now_ms: Callable[[], int], share: Callable[[], float]
+        self,
+        store: Store,
+        owner: str,
+        now_ms: Callable[[], int],
+        share: Callable[[], float],
     ) -> None:
         """Nothing is asked before a snapshot names limits."""
         self._store = store
         self._owner = owner
         self._now_ms = now_ms
         self._share = share
+        self.returns = Returns()
         self._books: dict[Id, Book] = {}
         self._wake = asyncio.Event()
         self._parked: list[Callable[[], None]] = []
@@ -108,59 +83,61 @@ class Credits:
         for name, limits in wanted.items():
             key = wire_key(keys.credits_of(*name))
             book = books[name] = self._books.get(name) or Book(name, key)
-            book.set_limits(limits)
+            book.set_limits(limits, snapshot.policy.classes)
         self._books = books
         self._wake.set()
 
     # -- requests
 
     def open_groups(
-        self,
-        groups: Sequence[Group],
-        amounts: Amounts,
-        taken: Sequence[Taken],
-        *,
-        has_waited: bool = False,
-    ) -> Sequence[Group] | Refusal:
+        self, groups: Sequence[Group], work: Work, waits: int = 0
+    ) -> Sequence[Group] | Refusal | None:
         """The targets whose pools have room for the request, or why none has.
 
-        `taken` is what it took for an earlier try: the fleet is asked once a request. What is found
-        wanting is leased next, unless the request `has_waited` for that already.
+        The fleet is asked once a request. What is found wanting is leased next: None, `park` the
+        request. It is refused when the store had no more, or after some `waits`.
         """
-        need = amounts_in_order(amounts)
-        if not any(one.scope is CapacityScope.FLEET for one in taken):
-            refusal = self._check((CapacityScope.FLEET, ""), need, has_waited=has_waited)
-            if refusal is not None:
-                return refusal
-        refusal, found = None, []
-        for group in groups:
+        need = amounts_in_order(work.amounts)
+        short: list[Short] = []
+        if not any(one.scope is CapacityScope.FLEET for one in work.taken):
+            short = self._check((CapacityScope.FLEET, ""), need, work.work_class)
+        found: list[Group] = []
+        for group in () if short else groups:
             name = (CapacityScope.POOL, group.candidates[0].pool) if group.candidates else None
-            why = None if name is None else self._check(name, need, has_waited=has_waited)
-            if why is None:
+            why = self._check(name, need, work.work_class) if name else []
+            if not why:
                 found.append(group)
-            refusal = refusal or why
-        if not found and refusal is not None:
-            return refusal
-        return found
+            short += why
+        if found or not short:
+            return found
+        first = short[0]
+        is_told = waits and (first.of.is_dry or first.book.is_away)
+        if first.asked <= first.of.limit and not is_told and waits < WAITS_MAX:
+            for one in short:
+                one.of.demand += one.asked
+            return None
+        return refusal_of(first, work, self.returns, self._now_ms())
 
-    def take(self, pool: str, amounts: Amounts, taken: Sequence[Taken]) -> tuple[Taken, ...]:
+    def take(self, pool: str, work: Work) -> tuple[Taken, ...]:
         """Spend what `open_groups` found: of the fleet once, of the pool for every try."""
-        need = amounts_in_order(amounts)
-        minute = self._now_ms() // MINUTE_MS
+        need, work_class = amounts_in_order(work.amounts), work.work_class
+        now_ms = self._now_ms()
+        if not self.returns.is_idle:
+            self.returns.admitted(work.caller, now_ms)
         kept = []
-        for one in taken:
+        for one in work.taken:
             if one.scope is CapacityScope.FLEET:
                 kept.append(one)
             else:
-                _leave(one)
+                leave(one)
         names: list[Id] = [(CapacityScope.POOL, pool)]
         if not kept:
             names.append((CapacityScope.FLEET, ""))
         for name in names:
             book = self._books.get(name)
             if book is not None:
-                kept.append(_take(book, need, minute))
-                if _is_low(book):
+                kept.append(book.take(need, work_class, now_ms // MINUTE_MS))
+                if book.is_low(work_class):
                     self._wake.set()
         return tuple(kept)
 
@@ -169,8 +146,11 @@ class Credits:
     ) -> None:
         """The request is over: gauges are free again, and what its minute did not need."""
         used = {Dimension.INPUT_TOKENS: input_tokens, Dimension.OUTPUT_TOKENS: output_tokens}
+        now_s = time.monotonic()
         for one in taken:
-            _leave(one)
+            leave(one)
+            if one.gauges and not is_void:
+                self.returns.promises.ended(one.book.times_name, now_s - one.at_s)
             for dimension, rate, held in one.rates:
                 if rate.minute == one.minute:
                     rate.left += held if is_void else max(0, held - used.get(dimension, held))
@@ -180,30 +160,24 @@ class Credits:
         self._parked.append(again)
         self._wake.set()
 
-    def _check(self, name: Id, need: tuple[int, ...], *, has_waited: bool) -> Refusal | None:
+    def _check(self, name: Id, need: tuple[int, ...], work_class: str) -> list[Short]:
         book = self._books.get(name)
         if book is None:
-            return None
-        now_ms = self._now_ms()
-        refusal = None
-        for dimension, rate in book.rates.items():
-            self._turn(book, rate, now_ms // MINUTE_MS)
-            asked = need[_PLACE[dimension]]
+            return []
+        minute, share = self._now_ms() // MINUTE_MS, self._share()
+        part = book.part_of(work_class)
+        short = []
+        for dimension, rate in part.rates.items():
+            if book.turn(rate, minute, share):
+                self._wake.set()
+            asked = amount_of(need, dimension)
             if asked > rate.left:
-                rate.demand += 0 if has_waited else asked
-                wait_s = (MINUTE_MS - now_ms % MINUTE_MS) / 1000 if rate.is_dry else GAUGE_WAIT_S
-                refusal = refusal or _refusal(name[0], dimension, rate.limit, asked, wait_s)
-        for dimension, gauge in book.gauges.items():
-            asked = need[_PLACE[dimension]]
-            if gauge.used + asked > self._owned(book, gauge):
-                gauge.demand += 0 if has_waited else asked
-                refusal = refusal or _refusal(name[0], dimension, gauge.limit, asked, GAUGE_WAIT_S)
-        return refusal
-
-    def _owned(self, book: Book, gauge: Gauge) -> int:
-        if time.monotonic() < gauge.until_s:
-            return gauge.owned
-        return int(gauge.limit * self._share()) if book.is_away else 0
+                short.append(Short(book, dimension, rate, asked))
+        for dimension, gauge in part.gauges.items():
+            asked = amount_of(need, dimension)
+            if gauge.used + asked > book.owned(gauge, share):
+                short.append(Short(book, dimension, gauge, asked))
+        return short
 
     # -- the store, in the background
 
@@ -231,105 +205,94 @@ class Credits:
         def answered(reply: object) -> None:
             book.is_away = not isinstance(reply, list)
             if isinstance(reply, list):
-                for (_, tell), (granted, _) in zip(asks, reply[1:], strict=True):
-                    tell(granted)
+                for (_, tell), answer in zip(asks, reply[1:], strict=True):
+                    tell(answer)
             if not done.done():
                 done.set_result(None)
 
-        argument = _encode((self._owner, LEASE_MS, [item for item, _ in asks]))
-        self._store.script(CREDITS, book.key, argument, answered)
+        self._store.script(CREDITS, book.key, self._argument([item for item, _ in asks]), answered)
         return done
+
+    def _argument(self, items: Sequence[tuple[object, ...]]) -> bytes:
+        return _encode((self._owner, LEASE_MS, items, LEND_AFTER_MS))
 
     def _rates_to_ask(self, book: Book) -> list[Asked]:
         now_ms = self._now_ms()
         minute = now_ms // MINUTE_MS
         asks: list[Asked] = []
-        for dimension, rate in book.rates.items():
-            self._turn(book, rate, minute)
-            want, ahead = rate.wanted(now_ms)
-            if want < 0:
-                rate.left += want  # it may be another's as soon as it is sent
-            head = (_RATE, dimension.value, rate.limit)
-            if want:
-                asks.append(((*head, want, minute), _leased(rate, minute, want)))
-            if ahead:
-                asks.append(((*head, ahead, minute + 1), _leased_ahead(rate, minute + 1)))
+        for name, part in book.parts.items():
+            for dimension, rate in part.rates.items():
+                if book.turn(rate, minute, self._share()):
+                    self._wake.set()
+                want, ahead = rate.wanted(now_ms)
+                if want < 0:
+                    rate.left += want  # it may be another's as soon as it is sent
+                head, tail = (_RATE, dimension.value, rate.limit), _tail(book, dimension, name)
+                if want:
+                    asks.append(((*head, want, minute, *tail), _leased(rate, minute, want)))
+                if ahead:
+                    item = (*head, ahead, minute + 1, *tail)
+                    asks.append((item, _leased_ahead(rate, minute + 1)))
         return asks
-
-    def _turn(self, book: Book, rate: Rate, minute: int) -> None:
-        if rate.turn(minute):
-            self._wake.set()
-            if book.is_away:
-                rate.left = int(rate.limit * self._share())
 
     async def give_back(self) -> None:
         """The gateway stops: what it owns is anybody's again. Waits for the store a second."""
         minute = self._now_ms() // MINUTE_MS
         waits = []
         for book in self._books.values():
-            items: list[tuple[object, ...]] = [
-                (_RATE, dimension.value, rate.limit, -amount, rate.minute + later)
-                for dimension, rate in book.rates.items()
-                for later, amount in ((0, rate.left), (1, rate.ahead))
-                if amount > 0 and rate.minute >= minute
-            ]
-            items += [
-                (_GAUGE, dimension.value, gauge.limit, 0, 0)
-                for dimension, gauge in book.gauges.items()
-            ]
+            items: list[tuple[object, ...]] = []
+            for name, part in book.all_parts():
+                items += [
+                    (*(_RATE, dim.value, rate.limit, -amount, rate.minute + later),
+                     *_tail(book, dim, name))
+                    for dim, rate in part.rates.items()
+                    for later, amount in ((0, rate.left), (1, rate.ahead))
+                    if amount > 0 and rate.minute >= minute
+                ]  # fmt: skip
+                items += [
+                    (_GAUGE, dim.value, gauge.limit, 0, 0, *_tail(book, dim, name))
+                    for dim, gauge in part.gauges.items()
+                ]
             if items:
                 done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-                argument = _encode((self._owner, LEASE_MS, items))
-                self._store.script(CREDITS, book.key, argument, into(done))
+                self._store.script(CREDITS, book.key, self._argument(items), into(done))
                 waits.append(done)
         self._books = {}
         if waits:
             await asyncio.wait(waits, timeout=GIVE_BACK_S)
 
 
-def _take(book: Book, need: Sequence[int], minute: int) -> Taken:
-    rates = tuple((dim, rate, need[_PLACE[dim]]) for dim, rate in book.rates.items())
-    gauges = tuple((gauge, need[_PLACE[dim]]) for dim, gauge in book.gauges.items())
-    for _, rate, amount in rates:
-        rate.left -= amount
-    for gauge, amount in gauges:
-        gauge.used += amount
-    return Taken(book.id[0], minute, rates, gauges)
-
-
-def _leave(taken: Taken) -> None:
-    for gauge, amount in taken.gauges:
-        gauge.used -= amount
-
-
-def _is_low(book: Book) -> bool:
-    return any(rate.left < chunk_of(rate.limit) for rate in book.rates.values()) or any(
-        gauge.owned - gauge.used < chunk_of(gauge.limit) for gauge in book.gauges.values()
-    )
+def _tail(book: Book, dimension: Dimension, name: str) -> tuple[str, list[object]]:
+    """The class that asks, and what each class keeps of the limit."""
+    shares = book.shares.get(dimension, {})
+    return name, [value for one, share in shares.items() for value in (one, *share)]
 
 
 def _gauges_to_ask(book: Book) -> list[Asked]:
     now_s = time.monotonic()
     asks: list[Asked] = []
-    for dimension, gauge in book.gauges.items():
-        before, want = gauge.owned, gauge.wanted()
-        if want != before or now_s >= gauge.renew_at_s:
-            item = (_GAUGE, dimension.value, gauge.limit, want, gauge.used)
-            asks.append((item, _owns(gauge, now_s)))
+    for name, part in book.all_parts():
+        for dimension, gauge in part.gauges.items():
+            before, want = gauge.owned, gauge.wanted()
+            if want != before or (want and now_s >= gauge.renew_at_s):
+                head = (_GAUGE, dimension.value, gauge.limit, want, gauge.used)
+                asks.append(((*head, *_tail(book, dimension, name)), _owns(gauge, want, now_s)))
     return asks
 
 
-def _leased(rate: Rate, minute: int, want: int) -> Callable[[int], None]:
-    def tell(granted: int) -> None:
+def _leased(rate: Rate, minute: int, want: int) -> Callable[[Answer], None]:
+    def tell(answer: Answer) -> None:
+        granted, spare, _ = answer
         if rate.minute == minute:
             rate.left += max(0, granted)
-            rate.is_dry = granted < want
+            rate.spare, rate.is_dry = spare, granted < want
 
     return tell
 
 
-def _leased_ahead(rate: Rate, minute: int) -> Callable[[int], None]:
-    def tell(granted: int) -> None:
+def _leased_ahead(rate: Rate, minute: int) -> Callable[[Answer], None]:
+    def tell(answer: Answer) -> None:
+        granted = answer[0]
         if rate.minute == minute:
             rate.left += granted
         elif rate.minute + 1 == minute:
@@ -338,21 +301,10 @@ def _leased_ahead(rate: Rate, minute: int) -> Callable[[int], None]:
     return tell
 
 
-def _owns(gauge: Gauge, asked_at_s: float) -> Callable[[int], None]:
-    def tell(granted: int) -> None:
-        gauge.granted(granted, asked_at_s)
+def _owns(gauge: Gauge, want: int, asked_at_s: float) -> Callable[[Answer], None]:
+    def tell(answer: Answer) -> None:
+        _, spare, may = answer
+        gauge.granted(may, spare, asked_at_s)
+        gauge.is_dry = may < want
 
     return tell
-
-
-def _refusal(
-    scope: CapacityScope, dimension: Dimension, limit: int, need: int, wait_s: float
-) -> Refusal:
-    window = CapacityLimit(dimension, limit).window
-    name = limit_name(dimension, window)
-    whose = "The fleet" if scope is CapacityScope.FLEET else "Every pool that serves this model"
-    if need > limit:
-        text = f"{whose} takes at most {limit} {name}; this request alone needs {need}."
-        return Refusal(Reason.NO_CAPACITY, text, None, scope, name)
-    text = f"{whose} is at its {name} limit over all tenants; retry in {max(1, round(wait_s))} s."
-    return Refusal(Reason.NO_CAPACITY, text, wait_s, scope, name)

@@ -15,7 +15,7 @@ from routing.contracts.snapshot import (
 from routing.contracts.usage import UsageEvent
 from routing.decision.estimate import Estimate
 from routing.decision.types import Hold, Refusal
-from routing.gateway.credits import Taken
+from routing.gateway.credit_books import Taken
 from routing.gateway.dialects.openai import Call
 from routing.gateway.http1 import Request
 from routing.gateway.once import Recording

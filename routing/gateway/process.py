@@ -142,7 +142,7 @@ class Gateway:
             is_ready=not self.why_not_ready,
             buffered_bytes=listener.buffered_bytes if listener else 0,
         )
-        returns = self.reserver.returns.totals
+        returns = self.reserver.returns.totals + self.credits.returns.totals
         return exposition(self.stats, gauges, self.fleet.endpoints, returns)
 
     def drain(self) -> None:
@@ -323,6 +323,7 @@ class Gateway:
                 self.store.command("HDEL", keys.GATEWAYS, field)
             alive += age_ms < ALIVE_MS
         self.reserver.gateways = self.reserver.returns.promises.gateways = max(1, alive)
+        self.credits.returns.promises.gateways = self.reserver.gateways
 
 
 async def run(config: GatewayConfig) -> int:

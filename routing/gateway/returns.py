@@ -74,19 +74,30 @@ class Returns:
         need = dict(zip(AMOUNT_ORDER, amounts_in_order(amounts), strict=True))[dimension]
         if need > limit:
             return None
-        mark, name = caller.mark, limit_name(dimension, group.window)
+        name = limit_name(dimension, group.window)
+        at_ms = self.tell(
+            caller,
+            name,
+            lambda: self._promise(caller, group, dimension, (need, limit), denial.wait_ms, now_ms),
+            now_ms,
+        )
+        return (at_ms - now_ms) / 1000
+
+    def tell(self, caller: Caller, limit: str, promise: Callable[[], int], now_ms: int) -> int:
+        """When a refused caller is to come back: what it was told, or else a new `promise`."""
+        mark = caller.mark
         told = self._waiting.get(mark)
-        if told is not None and now_ms < told.at_ms and told.limit == name:
-            return (told.at_ms - now_ms) / 1000  # too early: it keeps its place, and takes no other
+        if told is not None and now_ms < told.at_ms and told.limit == limit:
+            return told.at_ms  # too early: it keeps its place, and takes no other
         if told is not None:
             del self._waiting[mark]
             self._came_back(caller.tenant_id, told, REFUSED, now_ms)
-        at_ms = self._promise(caller, group, dimension, (need, limit), denial.wait_ms, now_ms)
+        at_ms = promise()
         if at_ms - now_ms <= HORIZON_MS:
             if len(self._waiting) >= WAITING_MAX:
                 del self._waiting[next(iter(self._waiting))]
-            self._waiting[mark] = _Told(at_ms, name)
-        return (at_ms - now_ms) / 1000
+            self._waiting[mark] = _Told(at_ms, limit)
+        return at_ms
 
     def _promise(
         self,

@@ -24,6 +24,7 @@ from routing.decision.types import Hold, Reason, Refusal
 from routing.gateway.account import Accountant
 from routing.gateway.calibration import Calibration
 from routing.gateway.config import GatewayConfig
+from routing.gateway.credit_books import Work
 from routing.gateway.credits import Credits
 from routing.gateway.dialects.openai import Decided, forwarded_body, read_call
 from routing.gateway.dialects.usage import Usage, read_usage
@@ -48,6 +49,7 @@ from routing.gateway.repeat import answer_again, name_call, sealed_answer
 from routing.gateway.reply import answer, identity_headers, rate_headers, refusal_answer
 from routing.gateway.reserve import Ask, Reserver
 from routing.gateway.resolve import resolve
+from routing.gateway.returns import Caller
 from routing.gateway.stats import Stats
 
 log = logging.getLogger(__name__)
@@ -211,22 +213,21 @@ class Walk:
 
     # -- route, forward
 
-    def _route(self, exchange: Exchange, otherwise: Refusal, *, has_waited: bool = False) -> None:
+    def _route(self, exchange: Exchange, otherwise: Refusal, *, waits: int = 0) -> None:
         """Choose an endpoint and send; `otherwise` is the answer when there is none."""
         if exchange.step is Step.ENDED:
             return  # its caller left while it waited for credits
         exchange.step = Step.SENDING
         amounts = exchange.estimate.amounts
         groups: Sequence[Group] = self.fleet.groups(exchange.model_name)
-        if self.credits.is_limited:
-            opened = self.credits.open_groups(
-                groups, amounts, exchange.credits, has_waited=has_waited
-            )
+        work = _work_of(exchange) if self.credits.is_limited else None
+        if work is not None:
+            opened = self.credits.open_groups(groups, work, waits)
+            if opened is None:
+                self.credits.park(partial(self._route, exchange, otherwise, waits=waits + 1))
+                return
             if isinstance(opened, Refusal):
-                if has_waited or opened.retry_after_s is None:
-                    self._give_up(exchange, opened)
-                else:
-                    self.credits.park(partial(self._route, exchange, otherwise, has_waited=True))
+                self._give_up(exchange, opened)
                 return
             groups = opened
         need = Need(
@@ -242,8 +243,8 @@ class Walk:
         if endpoint is None or not self._may_spend_retry(exchange, endpoint):
             self._give_up(exchange, otherwise)
             return
-        if self.credits.is_limited:
-            exchange.credits = self.credits.take(endpoint.pool.id, amounts, exchange.credits)
+        if work is not None:
+            exchange.credits = self.credits.take(endpoint.pool.id, work)
         self._forward(exchange, endpoint)
 
     def _may_spend_retry(self, exchange: Exchange, endpoint: Endpoint) -> bool:
@@ -490,6 +491,12 @@ class Walk:
         for exchange in list(self.live):
             if exchange.attempt is not None:
                 exchange.attempt.check(now_s)
+
+
+def _work_of(exchange: Exchange) -> Work:
+    tenant = exchange.tenant
+    caller = Caller(tenant.id, tenant.timezone, exchange.key.id, exchange.call.body)
+    return Work(caller, exchange.work_class, exchange.estimate.amounts, exchange.credits)
 
 
 def _tokens_in(body: bytes, exchange: Exchange) -> int:

@@ -82,11 +82,13 @@ def check_document(document: object) -> Checked:
     """Every finding about a document, against what exists now. Changes nothing."""
     now_ms = int(timezone.now().timestamp() * 1000)
     prices = prices_for_snapshot(timezone.now())
+    pools = pools_for_snapshot()
     return check(
         document,
         Surroundings(
             models=frozenset(_model_facts()),
-            pools={name: pool.served_model for name, pool in pools_for_snapshot().items()},
+            pools={name: pool.served_model for name, pool in pools.items()},
+            limited=frozenset(name for name, pool in pools.items() if pool.limits),
             priced=frozenset(
                 model for model, rows in prices.items() if rows[0].valid_from_ms <= now_ms
             ),

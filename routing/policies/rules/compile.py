@@ -134,4 +134,6 @@ def _class(rule: ClassRule) -> ClassPolicy:
         between_tokens_s=float(rule.deadlines.between_tokens_s),
         total_s=float(rule.deadlines.total_s),
         output_cap_tokens=rule.caps.output_tokens,
+        reserve_ratio=float(rule.reserve_ratio),
+        floor_ratio=float(rule.floor_ratio),
     )

@@ -12,6 +12,9 @@ import msgspec
 from routing.contracts.enums import WorkClass
 
 SCHEMA_VERSION = 1
+FLOOR_RATIO = 0.05
+# Of a class; not written out, so that documents from before they existed keep their digest.
+UNSAID: dict[str, float] = {"reserve_ratio": 0.0, "floor_ratio": FLOOR_RATIO}
 
 
 class TargetRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,10 +52,16 @@ class ClassCaps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ClassRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One work class."""
+    """One work class.
+
+    `reserve_ratio` of every pool's limits is its own; lent while it asks for nothing, except
+    `floor_ratio`.
+    """
 
     deadlines: Deadlines
     caps: ClassCaps
+    reserve_ratio: float = 0.0
+    floor_ratio: float = FLOOR_RATIO
     note: str = ""
 
 
@@ -150,9 +159,13 @@ def from_plain(plain: object) -> Document:
 
 
 def to_plain(document: Document) -> dict[str, object]:
-    """JSON values of a document, defaults and notes included."""
+    """JSON values of a document, defaults (but those of `UNSAID`) and notes included."""
     plain = msgspec.to_builtins(document)
     assert isinstance(plain, dict)  # noqa: S101 - a struct becomes a dict
+    for rule in plain["classes"].values():
+        for key, default in UNSAID.items() if isinstance(rule, dict) else ():
+            if rule.get(key) == default:
+                del rule[key]
     return plain
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from routing.contracts.enums import WorkClass
-from routing.policies.rules.document import SCHEMA_VERSION
+from routing.policies.rules.document import FLOOR_RATIO, SCHEMA_VERSION
 
 MAX_FINDINGS = 100  # a document that is wrong everywhere is not a policy; a person reads this
 MAX_MODELS = 1000
@@ -107,7 +107,14 @@ def _class_group(first_token_s: float, between_tokens_s: float) -> Group:
         }
     )
     caps = Group({"output_tokens": (Number(1, 10_000_000, is_integer=True), None)})
-    return Group({"deadlines": (deadlines, {}), "caps": (caps, {})})
+    return Group(
+        {
+            "deadlines": (deadlines, {}),
+            "caps": (caps, {}),
+            "reserve_ratio": (Number(0, 0.9), 0.0),
+            "floor_ratio": (Number(0.01, 0.3), FLOOR_RATIO),
+        }
+    )
 
 
 _TARGET = Group(

@@ -7,14 +7,21 @@ from dataclasses import dataclass
 from routing.policies.rules.document import Document, ModelRule, from_plain
 from routing.policies.rules.schema import SCHEMA, Finding, Level, Reader
 
+MOST_RESERVED = 0.9
+_ROUNDING = 1e-9  # of sums of decimal ratios
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a policy may name: models of the catalogue, pool -> model served, models priced now."""
+    """What a policy may name: models of the catalogue, pool -> model served, models priced now.
+
+    `limited` are the pools with limits of their own; None where nobody knows.
+    """
 
     models: frozenset[str]
     pools: Mapping[str, str]
     priced: frozenset[str]
+    limited: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ def check(plain: object, around: Surroundings) -> Checked:
     if reader.findings:
         return Checked(None, tuple(reader.findings))
     document = from_plain(read)
-    findings = [*_aliases(document), *_references(document, around)]
+    findings = [*_aliases(document), *_references(document, around), *_shares(document, around)]
     return Checked(document, tuple(findings))
 
 
@@ -96,6 +103,34 @@ def _targets(path: str, model: str, rule: ModelRule, around: Surroundings) -> li
             findings.append(_refuse(place, "pool", f"{target.pool} is said twice.", "Drop one."))
         seen.add(target.pool)
     return findings
+
+
+def _shares(document: Document, around: Surroundings) -> list[Finding]:
+    """Shares that leave something for all, of limits that exist."""
+    rules = document.classes.by_name().values()
+    reserved = sum(rule.reserve_ratio for rule in rules)
+    if reserved == 0:
+        return []
+    kept = sum(max(rule.reserve_ratio, rule.floor_ratio) for rule in rules)
+    if reserved > MOST_RESERVED + _ROUNDING:
+        reason = f"reserves sum to {reserved:g}."
+        return [_refuse("classes", "sum", reason, f"At most {MOST_RESERVED}.")]
+    if kept > 1 + _ROUNDING:
+        reason = f"reserves and floors sum to {kept:g}."
+        return [_refuse("classes", "sum", reason, "At most 1: lower one of them.")]
+    if around.limited is None:
+        return []
+    named = {target.pool for rule in document.models.values() for target in rule.targets}
+    return [
+        Finding(
+            Level.WARN,
+            "classes",
+            "unlimited",
+            f"{pool} has no limit: there is nothing to reserve a share of.",
+            "Set its concurrency or KV tokens on the pool's limits page.",
+        )
+        for pool in sorted((named & around.pools.keys()) - around.limited)
+    ]
 
 
 def _refuse(path: str, rule: str, reason: str, fix: str) -> Finding:

@@ -7,7 +7,7 @@ exactly one sentence; a path that no sentence knows is still said, by its name.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from routing.policies.rules.document import Document, to_plain
+from routing.policies.rules.document import UNSAID, Document, to_plain
 
 CLASSES = ("interactive", "standard", "batch")
 _ABSENT = object()
@@ -195,8 +195,9 @@ def _class(change: _Change, group: str) -> None:
     for field, said in _CLASS.items():
         path = base + field
         if path in change.left:
-            text = f"{group} {said(change.before[path], change.after[path])}"
-            change.say([path], text, takes=_tighter(change.after[path], change.before[path]))
+            unsaid = UNSAID.get(field)
+            old, new = change.before.get(path, unsaid), change.after.get(path, unsaid)
+            change.say([path], f"{group} {said(old, new)}", takes=_tighter(new, old))
 
 
 def _seconds(what: str) -> Callable[[object, object], str]:
@@ -208,11 +209,23 @@ def _cap(old: object, new: object) -> str:
     return f"ends at {to} of output (was {was})."
 
 
+def _reserve(old: object, new: object) -> str:
+    more = isinstance(new, int | float) and isinstance(old, int | float) and new > old
+    effect = "less" if more else "more"
+    return f"keeps {_value(new)} of each pool (was {_value(old)}); others borrow {effect}."
+
+
+def _floor(old: object, new: object) -> str:
+    return f"lends all but {_value(new)} of each pool while idle (was {_value(old)})."
+
+
 _CLASS: dict[str, Callable[[object, object], str]] = {
     "deadlines.first_token_s": _seconds("waits for its first token at most"),
     "deadlines.between_tokens_s": _seconds("waits between tokens at most"),
     "deadlines.total_s": _seconds("ends after at most"),
     "caps.output_tokens": _cap,
+    "reserve_ratio": _reserve,
+    "floor_ratio": _floor,
 }
 
 

@@ -98,4 +98,12 @@ def test_every_class_has_its_deadlines():
     policy = compiled(document(classes={"batch": {"caps": {"output_tokens": 7}}})).policy
     assert set(policy.classes) == {item.value for item in WorkClass}
     assert policy.classes["batch"].output_cap_tokens == 7
+    assert policy.classes["batch"].reserve_ratio == 0.0
+
+
+def test_shares_of_a_class_reach_the_gateways():
+    rules = {"interactive": {"reserve_ratio": 0.5, "floor_ratio": 0.1}}
+    policy = compiled(document(classes=rules)).policy
+    shares = {name: (one.reserve_ratio, one.floor_ratio) for name, one in policy.classes.items()}
+    assert shares == {"interactive": (0.5, 0.1), "standard": (0.0, 0.05), "batch": (0.0, 0.05)}
     assert policy.label == "main@3"

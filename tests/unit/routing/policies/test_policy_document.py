@@ -1,6 +1,7 @@
 """Policy documents: defaults, findings, digests."""
 
 import copy
+import dataclasses
 import json
 from typing import Any
 
@@ -37,6 +38,8 @@ FULL: dict[str, Any] = {
         "interactive": {
             "deadlines": {"first_token_s": 5, "between_tokens_s": 5, "total_s": 300},
             "caps": {"output_tokens": 4096},
+            "reserve_ratio": 0.5,
+            "floor_ratio": 0.1,
         }
     },
     "admission": {
@@ -115,6 +118,8 @@ CHANGES = [
     ("models/llama-8b/context_tokens", 4096),
     ("classes/interactive/deadlines/first_token_s", 6),
     ("classes/interactive/caps/output_tokens", 1),
+    ("classes/interactive/reserve_ratio", 0.4),
+    ("classes/interactive/floor_ratio", 0.2),
     ("classes/batch", {"deadlines": {"total_s": 3600}}),
     ("admission/default_class", "batch"),
     ("admission/caps/output_tokens", 1),
@@ -184,6 +189,36 @@ def test_findings_name_the_path_the_rule_and_the_fix(path, value, at, rule, fix)
     assert at in found
     assert found[at][0] == rule
     assert fix in found[at][1]
+
+
+def test_a_default_that_came_later_changes_no_digest():
+    """Documents published before reserved shares existed are the same policies today."""
+    document = accepted(SMALLEST).document
+    assert "reserve_ratio" not in to_plain(document)["classes"]["interactive"]
+    said = changed("classes/interactive", {"reserve_ratio": 0, "floor_ratio": 0.05})
+    assert digest_of(accepted(said).document) == digest_of(
+        accepted(changed("classes", {})).document
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "fix"),
+    [
+        ({"interactive": (0.6, 0.1), "standard": (0.5, 0.1)}, "At most 0.9."),
+        ({"interactive": (0.9, 0.1), "standard": (0, 0.1)}, "At most 1: lower one of them."),
+    ],
+)
+def test_shares_of_classes_leave_something_for_all(shares, fix):
+    classes = {name: {"reserve_ratio": r, "floor_ratio": f} for name, (r, f) in shares.items()}
+    assert refusals(changed("classes", classes)) == {"classes": ("sum", fix)}
+
+
+def test_shares_of_pools_without_limits_are_warned_of():
+    checked = check(FULL, dataclasses.replace(AROUND, limited=frozenset({"eu-a-8b"})))
+    (finding,) = checked.findings
+    assert (finding.level, finding.rule) == (Level.WARN, "unlimited")
+    assert "eu-b-8b has no limit" in finding.reason
+    assert check(SMALLEST, dataclasses.replace(AROUND, limited=frozenset())).findings == ()
 
 
 def test_all_findings_come_at_once():

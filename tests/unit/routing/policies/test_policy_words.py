@@ -99,6 +99,16 @@ TARGETS = "models__llama-70b__targets"
             True,
         ),
         (
+            {"classes__interactive__reserve_ratio": 0.5},
+            "interactive keeps 0.5 of each pool (was 0); others borrow less.",
+            False,
+        ),
+        (
+            {"classes__batch__floor_ratio": 0.01},
+            "batch lends all but 0.01 of each pool while idle (was 0.05).",
+            True,
+        ),
+        (
             {"admission__caps__output_tokens": 8192},
             "A request ends at 8,192 output tokens (was 4,096).",
             False,
