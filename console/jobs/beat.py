@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 
 from django_celery_beat.schedulers import DatabaseScheduler, ModelEntry
 
+from console.jobs.watch import beat_loop
+
 SLACK_S = 5.0  # the clocks of two beats that take turns may differ by so much
 
 
@@ -33,6 +35,7 @@ class SteadyScheduler(DatabaseScheduler):  # type: ignore[misc]
 
     def tick(self, *args: object, **kwargs: object) -> float:
         """Run what is due; seconds until the next look."""
+        beat_loop.turned()
         offset_s = time.time() - time.monotonic()
         if offset_s < self._offset_s - SLACK_S:
             self._heap = None  # made anew from all entries

@@ -6,13 +6,19 @@ schedule from the database (`console.jobs.schedule`).
 
 import os
 import sys
+from collections.abc import Callable
 
 from celery import Celery
-from celery.signals import beat_init, worker_init, worker_ready, worker_shutdown
+from celery.signals import beat_init, task_received, worker_init, worker_ready, worker_shutdown
+from celery.worker import state
+from celery.worker.consumer import Consumer
 from django.conf import settings
+from redis.exceptions import RedisError
 
 from console.conditions.schema import why_not_start
+from console.jobs.watch import ConsumerWatch, beat_loop
 from console.project.heartbeat import Heartbeat
+from routing.store.pooled import sync_client
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.project.settings")
 
@@ -30,13 +36,33 @@ TASK_MODULES = [
 app.conf.imports = TASK_MODULES
 app.conf.beat_max_loop_interval = 5  # beat notices a changed schedule within this many seconds
 
+BROKER_TIMEOUT_S = 2.0
+
 _heartbeats: list[Heartbeat] = []
 
 
-def _start(name: str) -> None:
-    heartbeat = Heartbeat(name, settings.REDIS_URL)
+def _start(name: str, why_stuck: Callable[[], str]) -> None:
+    heartbeat = Heartbeat(name, settings.REDIS_URL, why_stuck)
     _heartbeats.append(heartbeat)
     heartbeat.start()
+
+
+def watch_of(consumer: Consumer) -> ConsumerWatch:
+    """Watches that this worker takes what waits in its queue."""
+    broker = sync_client(settings.CELERY_BROKER_URL, timeout_s=BROKER_TIMEOUT_S)
+    prefix = settings.CELERY_BROKER_TRANSPORT_OPTIONS["global_keyprefix"]
+    queue = f"{prefix}{app.conf.task_default_queue}"
+    threads = consumer.pool.limit
+
+    def waiting() -> int | None:
+        try:
+            return int(broker.llen(queue))
+        except RedisError:
+            return None
+
+    watch = ConsumerWatch(waiting, has_room=lambda: len(state.reserved_requests) < threads)
+    task_received.connect(lambda **_: watch.took(), weak=False)
+    return watch
 
 
 @worker_init.connect
@@ -48,8 +74,8 @@ def _schema_fits(**_: object) -> None:
 
 
 @worker_ready.connect
-def _worker_lives(**_: object) -> None:
-    _start("worker")
+def _worker_lives(sender: Consumer, **_: object) -> None:
+    _start("worker", watch_of(sender).why_stuck)
 
 
 @worker_shutdown.connect
@@ -60,4 +86,4 @@ def _worker_ends(**_: object) -> None:
 
 @beat_init.connect
 def _beat_lives(**_: object) -> None:
-    _start("beat")
+    _start("beat", beat_loop.why_stuck)

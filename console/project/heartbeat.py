@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
@@ -19,10 +20,17 @@ TIMEOUT_S = 2.0
 
 
 class Heartbeat:
-    """Writes a `ProcessStatus` under `<name>:<pid>` until stopped, then removes it."""
+    """Writes a `ProcessStatus` under `<name>:<pid>` until stopped, then removes it.
 
-    def __init__(self, name: str, redis_url: str) -> None:
+    While `why_stuck` gives a reason it writes nothing: the process then counts as silent, and the
+    supervisor ends it.
+    """
+
+    def __init__(
+        self, name: str, redis_url: str, why_stuck: Callable[[], str] = lambda: ""
+    ) -> None:
         self._name = name
+        self._why_stuck = why_stuck
         self._field = f"{name}:{os.getpid()}"
         self._started_at_ms = _now_ms()
         self._stop = threading.Event()
@@ -43,11 +51,15 @@ class Heartbeat:
             logger.info("process entry not removed: %s", error)
 
     def _loop(self) -> None:
-        is_away = False
+        is_away, is_stuck = False, False
         self._try_forget()
         while True:
             try:
-                self._write()
+                if not (why := self._why_stuck()):
+                    self._write()
+                elif not is_stuck:
+                    logger.error("no heartbeat any more: %s", why)
+                is_stuck = bool(why)
             except RedisError as error:
                 if not is_away:
                     logger.warning("process status not written: %s", error)

@@ -14,6 +14,7 @@ from django.db import connection
 
 from console.jobs.services import enqueue, ensure_schedule
 from console.models import Job
+from console.project.celery import app
 from routing.contracts.process import ProcessStatus, decode_process_status
 from routing.store import keys
 from tests import factories
@@ -30,11 +31,15 @@ def database_url() -> str:
 
 
 @contextmanager
-def celery(log: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+def celery(
+    log: Path,
+    *words: str,
+    command: tuple[str, ...] = ("-m", "celery", "-A", "console.project.celery"),
+) -> Iterator[subprocess.Popen[bytes]]:
     """`celery <words>` of this tree against the test's servers; stopped at the end."""
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "console.project.celery", *words],
+            [sys.executable, *command, *words],
             cwd=ROOT,
             env={**os.environ, "DATABASE_URL": database_url(), "HEADRACE_DB_POOL_MAX": "6"},
             stdout=out,
@@ -97,3 +102,32 @@ def test_beat_queues_what_the_schedule_says_and_the_worker_runs_it(store, tmp_pa
         )
     assert settings.CELERY_BEAT_SCHEDULER.endswith(":SteadyScheduler")
     assert Job.objects.filter(state="failed").count() == 0
+
+
+IMPATIENT = """
+import functools, sys
+from console.project import celery
+celery.ConsumerWatch = functools.partial(celery.ConsumerWatch, stuck_after_s=2.0)
+celery.app.worker_main(sys.argv[1:])
+"""
+
+
+def test_a_worker_that_lost_its_consumer_falls_silent(store, tmp_path):
+    """All its threads live on, so its heartbeat must know of the queue; see docs/operate.md."""
+    Job.objects.all().delete()
+    with celery(tmp_path / "worker.log", *WORKER, command=("-c", IMPATIENT)) as process:
+        (first,) = wait_until(lambda: alive(store, "worker"), 60, "worker alive")
+        queue = app.conf.task_default_queue
+        (answer,) = app.control.cancel_consumer(queue, reply=True, timeout=10)
+        assert "ok" in next(iter(answer.values()))
+        # Idle and silent in its queue is no fault: beats go on while nothing waits.
+        later = lambda: alive(store, "worker")[0].at_ms > first.at_ms + 4000  # noqa: E731
+        wait_until(later, 10, "beats with an empty queue")
+        enqueue("reconcile_pools")
+        log = tmp_path / "worker.log"
+        wait_until(lambda: "took no job for" in log.read_text(), 20, "it says so")
+        (last,) = alive(store, "worker")
+        app.control.add_consumer(queue, reply=True, timeout=10)
+        # Taken up again before anyone ended it, it counts as alive again.
+        wait_until(lambda: alive(store, "worker")[0].at_ms > last.at_ms, 10, "beats again")
+        assert process.poll() is None
