@@ -57,6 +57,7 @@ class Supervisor:
     children: list[Child] = field(default_factory=list)
     stop_requested: bool = False
     _kill_now: bool = False
+    _stopped_by: int | None = None
     _is_stopping: bool = False
     _is_waiting: bool = False
     _once: subprocess.Popen[bytes] | None = None
@@ -84,6 +85,7 @@ class Supervisor:
     def _on_stop(self, signum: int, frame: FrameType | None) -> None:
         self._kill_now = self.stop_requested  # asked twice: no more waiting
         self.stop_requested = True
+        self._stopped_by = signum
 
     def start(self, programs: Iterable[Program], timeout_s: float) -> None:
         """Start programs stage by stage; each stage is ready before the next begins.
@@ -166,12 +168,16 @@ class Supervisor:
     def run_in_foreground(self, argv: Sequence[str], environment: Mapping[str, str]) -> int:
         """Run a command on this terminal while the others are watched; its exit code.
 
-        A Ctrl-C reaches the command too: it decides when to end.
+        A Ctrl-C reaches the command too, which decides when to end; any other request to stop is
+        passed on as one.
         """
         process = subprocess.Popen(argv, env=dict(environment))  # noqa: S603 - our own lists
         self._once = process
         while process.poll() is None:
             self._turn()
+            if self._stopped_by not in (None, signal.SIGINT):
+                process.send_signal(signal.SIGINT)
+                self._stopped_by = None
         self._once = None
         code = process.returncode
         return code if code >= 0 else 128 - code

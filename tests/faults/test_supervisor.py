@@ -193,3 +193,37 @@ def test_up_after_a_killed_supervisor_takes_over(bare_stack: Stack) -> None:
     assert not orphans & set(processes_of(bare_stack.state))
     assert bare_stack.status()["is_ready"]
     bare_stack.down()
+
+
+FOREGROUND = """
+import os, sys
+from pathlib import Path
+from console.supervisor.processes import Supervisor
+supervisor = Supervisor(logs=Path(sys.argv[1]), changed=lambda: None, say=print)
+with supervisor.signals():
+    sys.exit(supervisor.run_in_foreground([sys.executable, "-c", sys.argv[2]], os.environ))
+"""
+CLEANS_UP = """
+import signal
+print("ready", flush=True)
+try:
+    signal.pause()
+except KeyboardInterrupt:
+    print("cleaned up", flush=True)
+"""
+
+
+def test_what_runs_in_the_foreground_is_asked_to_end_with_its_supervisor(tmp_path: Path) -> None:
+    """A test run that is told to end still takes down what its tests started."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FOREGROUND, str(tmp_path), CLEANS_UP],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout as output:
+        assert output.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert output.read() == "cleaned up\n"
+    assert process.wait(20) == 0
