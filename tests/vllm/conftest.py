@@ -165,16 +165,20 @@ def tiny_vllm(start_vllm: StartVllm) -> Iterator[RunningVllm]:
 
 @pytest.fixture(scope="session")
 def tight_vllm(start_vllm: StartVllm) -> Iterator[RunningVllm]:
-    """One request runs, three may wait; the fifth is refused."""
-    with start_vllm("tight-0", max_num_seqs=1, max_num_queued_reqs=4) as running:
+    """One request runs, three may wait; the fifth is refused.
+
+    Its model is the slower one: a long answer must be under way until a test has seen it.
+    """
+    limits = {"max_num_seqs": 1, "max_num_queued_reqs": 4, "max_model_len": 8192}
+    with start_vllm("tight-0", model="small", **limits) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def small_kv_vllm(start_vllm: StartVllm) -> Iterator[RunningVllm]:
-    """A KV cache of 4,064 tokens: a dozen long answers do not fit at once."""
+    """A KV cache of 4,064 tokens: a dozen long answers do not fit at once, nor end at once."""
     sizes = {"num_gpu_blocks_override": 128, "max_model_len": 2048}
-    with start_vllm("small-kv-0", **sizes) as running:
+    with start_vllm("small-kv-0", model="small", **sizes) as running:
         yield running
 
 

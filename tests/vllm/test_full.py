@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import httpx
-import pytest
 import redis
 
 from routing.contracts.enums import RequestStatus, WorkClass
@@ -22,11 +21,7 @@ from tests.vllm.serving import (
     wait_load,
 )
 
-# On a quiet machine the tiny model ends its blockers before they are seen: until they run on a
-# slower one, these are for the long run, where the machine is busy.
-pytestmark = pytest.mark.soak
-
-LONG = 3000
+LONG = 7000  # near the whole context: outlasts what a test does meanwhile on any machine
 TIGHT_IN_FLIGHT = 4  # of `tight_vllm`: one runs, three wait
 
 

@@ -61,8 +61,6 @@ def test_the_live_page_is_the_page_that_other_tests_are_held_to(tiny_vllm: Runni
     assert families(page_of(tiny_vllm)) == families(SAMPLE.read_text()) - ONLY_WITH_LORA
 
 
-# A quiet machine is through before the peak is read: for the long run until a slower model is used.
-@pytest.mark.soak
 def test_pressure_shows_as_kv_use_waiting_and_preemptions(small_kv_vllm: RunningVllm) -> None:
     wait_load(small_kv_vllm, 0)
     before = sample_of(small_kv_vllm)
