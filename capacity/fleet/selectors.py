@@ -1,10 +1,10 @@
 """The fleet as gateways, pages and REST need it: bounded, ordered, as frozen values."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from django.db.models import QuerySet
+from django.db.models import Count, OuterRef, QuerySet, Subquery
 
 from capacity.models import CapacityLimit as LimitRow
 from capacity.models import Driver, Pool, Replica, ReplicaChange
@@ -178,6 +178,24 @@ def pool_detail(pool: str) -> PoolDetail:
             ChangeRow(one.replica.name, one.at, one.before, one.after, one.cause) for one in changes
         ),
     )
+
+
+def restarts(names: Collection[str], since: datetime) -> dict[str, tuple[int, str]]:
+    """How often each of these replicas was started again since then, and why last; one query."""
+    failures = ReplicaChange.objects.filter(
+        replica=OuterRef("replica"), after=ReplicaLifecycle.FAILED.value
+    )
+    rows = (
+        ReplicaChange.objects.filter(
+            replica__name__in=names,
+            at__gte=since,
+            before=ReplicaLifecycle.FAILED.value,
+            after=ReplicaLifecycle.LOADING.value,
+        )
+        .values("replica__name")
+        .annotate(count=Count("id"), why=Subquery(failures.order_by("-id").values("cause")[:1]))
+    )
+    return {row["replica__name"]: (row["count"], row["why"]) for row in rows}
 
 
 def _pools() -> QuerySet[Pool]:

@@ -1,10 +1,13 @@
 """What runs, what is degraded with which bound, how old each last word is, which limits hold."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase
+from django.utils import timezone
 
+from capacity.fleet.selectors import restarts
 from console.accounts.selectors import Permission, require
 from console.conditions.board import SERVER_NAMES
 from console.conditions.report import UP, engine_state, state_of
@@ -16,6 +19,7 @@ from console.web.htmx import render
 from console.web.tables import Column, number
 from console.web.views import page
 
+RESTARTS_OF = timedelta(days=1)  # of engines: the fleet keeps every change, this page the last day
 MAX_ENGINES = 50  # lines; those that are not well come first, the fleet page has all
 
 PROCESS_COLUMNS = (
@@ -25,7 +29,7 @@ PROCESS_COLUMNS = (
     number("Last word", meaning="Age of the last report; writers repeat themselves every 1 to 2 s"),
     number("Up"),
     number("Lag", meaning="How far behind its input the process is, as it says itself"),
-    number("Restarts", meaning="Restarts by the supervisor since it started"),
+    number("Restarts", meaning="Since the supervisor started; of an engine, in the last 24 h"),
     Column("Last reason", meaning="Why it ended or failed last"),
     number("PID"),
     number("Port"),
@@ -168,17 +172,21 @@ def _gateway_version(process: ProcessFacts, facts: Facts) -> str:
 def engine_rows(facts: Facts) -> list[ProcessRow]:
     """Engines that are not well first; at most `MAX_ENGINES`."""
     ordered = sorted(facts.engines, key=lambda engine: engine_state(engine) == "running")
-    return [_engine(engine) for engine in ordered[:MAX_ENGINES]]
+    shown = ordered[:MAX_ENGINES]
+    since = timezone.now() - RESTARTS_OF
+    found = restarts([engine.name for engine in shown], since) if shown else {}
+    return [_engine(engine, *found.get(engine.name, (0, ""))) for engine in shown]
 
 
-def _engine(engine: EngineFacts) -> ProcessRow:
+def _engine(engine: EngineFacts, count: int, why: str) -> ProcessRow:
     where = [part for part in (engine.model, engine.pool and f"pool {engine.pool}") if part]
     return ProcessRow(
         id=f"engine-{engine.name}",
         name=engine.name,
         kind="engine",
         state=engine_state(engine),
-        reason=engine.cause,
+        restarts=count,
+        reason=engine.cause or why,
         pid=engine.pid,
         port=engine.port,
         version=engine.version,

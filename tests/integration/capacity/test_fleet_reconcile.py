@@ -106,6 +106,10 @@ def test_killed_replica_is_started_again_in_the_same_pass(pool: str) -> None:
     assert row.handle["pid"] != before
     causes = ReplicaChange.objects.filter(replica=row, after="failed")
     assert [change.cause for change in causes] == ["its process ended"]
+    assert selectors.restarts(["eu-a-0", "eu-a-1"], row.created_at) == {
+        "eu-a-0": (1, "its process ended")
+    }
+    assert selectors.restarts(["eu-a-0"], timezone.now()) == {}
 
 
 def test_worker_killed_after_the_start_finds_the_same_process(pool: str) -> None:
