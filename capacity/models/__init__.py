@@ -15,6 +15,14 @@ from capacity.models.fleet import (
     ReplicaChange,
 )
 from capacity.models.limits import CapacityLimit
+from capacity.models.playbook import (
+    Playbook,
+    PlaybookAct,
+    PlaybookMode,
+    PlaybookRun,
+    PlaybookVersion,
+    PlaybookWatch,
+)
 from capacity.models.rollout import ACTIVE, Rollout, RolloutLane, RolloutState, RolloutStep
 
 __all__ = [
@@ -27,6 +35,12 @@ __all__ = [
     "Model",
     "Node",
     "NodeState",
+    "Playbook",
+    "PlaybookAct",
+    "PlaybookMode",
+    "PlaybookRun",
+    "PlaybookVersion",
+    "PlaybookWatch",
     "Pool",
     "PoolRevision",
     "Region",

@@ -29,6 +29,7 @@ ENTRIES = (
     Entry("poll jobs", 5, POLL_TASK),
     Entry("reconcile pools", 5, ENQUEUE_TASK, ("reconcile_pools",)),
     Entry("push snapshot", 30, ENQUEUE_TASK, ("push_snapshot",)),
+    Entry("push overrides", 30, ENQUEUE_TASK, ("push_overrides",)),
     Entry("roll up slices", 60, ENQUEUE_TASK, ("roll_up_slices",)),
     Entry("reconcile ledger", 600, ENQUEUE_TASK, ("reconcile_ledger",)),
     Entry("drop old partitions", _DAY_S, ENQUEUE_TASK, ("drop_old_partitions",)),

@@ -27,6 +27,7 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 
 TASK_MODULES = [
     "console.jobs.tasks",
+    "routing.overrides.tasks",
     "routing.policies.tasks",
     "capacity.fleet.tasks",
     "telemetry.slices.tasks",

@@ -36,6 +36,7 @@ class LiveSlice(msgspec.Struct, frozen=True, array_like=True):
     ttft_p99_s: float | None
     spend_nanousd: int
     spend_minutes_nanousd: tuple[int, ...] = ()
+    refused_input_tokens: int = 0
 
 
 class LiveSlices(msgspec.Struct, frozen=True):

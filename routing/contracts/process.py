@@ -12,6 +12,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     `open_breakers` maps replica ids that it sends no work to, to why: `hung` or `failing`.
     `store_away_s` is how long it has admitted without the store (None: it has it), of the policy's
     `store_away_max_s`. `trouble` is one line about what it cannot do; empty when all is well.
+    `overrides` names the set of overrides that it obeys.
     """
 
     gateway_id: str
@@ -34,6 +35,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     store_away_s: float | None = None
     store_away_max_s: float | None = None
     trouble: str = ""
+    overrides: str = ""
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):

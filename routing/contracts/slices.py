@@ -11,7 +11,11 @@ Bins = list[tuple[int, int]]
 
 
 class SliceDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Counts of one slice since the gateway's last frame."""
+    """Counts of one slice since the gateway's last frame.
+
+    `refused_input_tokens` are the estimated prompts of what was refused: with `input_tokens` they
+    are what callers offer.
+    """
 
     tenant_id: str
     model: str
@@ -28,6 +32,7 @@ class SliceDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     ttft_s: Bins = []
     itl_s: Bins = []
     e2e_s: Bins = []
+    refused_input_tokens: int = 0
 
 
 class SliceFrame(msgspec.Struct, frozen=True):

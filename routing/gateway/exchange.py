@@ -73,6 +73,7 @@ class Exchange:
         "client",
         "credits",
         "deadlines",
+        "degraded",
         "estimate",
         "first_token_s",
         "has_call",
@@ -143,6 +144,7 @@ class Exchange:
         self.model_name = ""  # these three stay empty when the request is refused before
         self.class_name = ""
         self.input_tokens = 0
+        self.degraded = b""  # header line that says what overload took from it
         self.once = ""  # its idempotency key
         self.recording: Recording | None = None
         self.credits: tuple[Taken, ...] = ()

@@ -27,6 +27,7 @@ from routing.gateway.credits import Credits
 from routing.gateway.fleet import Fleet
 from routing.gateway.journal import Journal
 from routing.gateway.metrics import Gauges, exposition
+from routing.gateway.overrides import OverrideKeeper, Overrides
 from routing.gateway.probe import Prober
 from routing.gateway.reserve import Reserver
 from routing.gateway.server import Listener, Readiness
@@ -54,6 +55,7 @@ ALIVE_MS = 10_000
 # Requests leave no cycles behind, so their objects die by count; look for others rarely.
 GC_THRESHOLDS = (20_000, 20, 50)
 _RESERVED_FDS = 4096
+_NUDGES = (b"snapshot", b"overrides")
 
 
 class NotReadyError(Exception):
@@ -89,6 +91,8 @@ class Gateway:
         self.stats = Stats()
         self.prober = Prober(self.fleet)
         self.keeper = SnapshotKeeper(self.store, self._take_snapshot)
+        self.overrides = Overrides()
+        self.override_keeper = OverrideKeeper(self.store, self.overrides)
         self.walk: Walk | None = None
         self.listener: Listener | None = None
         self.stopping = asyncio.Event()
@@ -155,7 +159,7 @@ class Gateway:
     # -- snapshot
 
     def _nudged(self, channel: bytes, payload: bytes) -> None:
-        if payload == b"snapshot":
+        if payload in _NUDGES:
             self._poll_now.set()
 
     def _take_snapshot(self, snapshot: Snapshot, raw: bytes) -> None:
@@ -178,6 +182,7 @@ class Gateway:
                 self.stats,
                 self.clock.now_ms,
                 self.credits,
+                self.overrides,
             )
         self.walk.snapshot = snapshot
         failures = snapshot.policy.failures
@@ -206,6 +211,8 @@ class Gateway:
         """Poll, sooner when nudged."""
         while True:
             await self.keeper.poll()
+            if await self.override_keeper.poll():
+                self._send_status()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SNAPSHOT_POLL_S):
                     await self._poll_now.wait()
@@ -275,6 +282,7 @@ class Gateway:
             store_away_s=self.reserver.store_away_s if walk else None,
             trouble=self.journal.trouble,
             store_away_max_s=walk.snapshot.policy.outage.max_s if walk else None,
+            overrides=self.overrides.version,
         )
 
     def status_page(self) -> bytes:

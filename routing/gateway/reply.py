@@ -25,11 +25,12 @@ _POLICIES = 64  # policies whose header line is kept: those of the snapshots sti
 
 
 def identity_headers(exchange: Exchange) -> bytes:
-    """Our request id and the policy version that serves the request."""
+    """Our request id, the policy version that serves it, and what overload took from it."""
     policy = exchange.snapshot.policy
-    return b"x-request-id: %b\r\n%b" % (
+    return b"x-request-id: %b\r\n%b%b" % (
         exchange.request_id.encode(),
         _policy_line(policy.name, policy.version),
+        exchange.degraded,
     )
 
 

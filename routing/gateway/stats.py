@@ -34,6 +34,7 @@ class Slice:
         "itl_s",
         "output_tokens",
         "refused",
+        "refused_input_tokens",
         "requests",
         "spend_nanousd",
         "ttft_s",
@@ -43,6 +44,7 @@ class Slice:
         self.requests = self.failed = self.cancelled = 0
         self.input_tokens = self.cached_tokens = self.output_tokens = self.spend_nanousd = 0
         self.refused: dict[str, int] = {}
+        self.refused_input_tokens = 0
         self.ttft_s: dict[int, int] = {}
         self.itl_s: dict[int, int] = {}
         self.e2e_s: dict[int, int] = {}
@@ -153,8 +155,13 @@ class Stats:
         label = name[1] if name[1] in self._models else OTHER
         _histogram(self.ttft, label).observe(seconds)
 
-    def refused(self, code: str, slice_name: SliceName | None = None) -> None:
-        """Count a refusal; `slice_name` when the tenant is known (an unknown model is `other`)."""
+    def refused(
+        self, code: str, slice_name: SliceName | None = None, input_tokens: int = 0
+    ) -> None:
+        """Count a refusal; `slice_name` when the tenant is known (an unknown model is `other`).
+
+        `input_tokens` is the estimate of its prompt, 0 if it was refused before.
+        """
         self.refusals[code] += 1
         if slice_name is None:
             return
@@ -162,6 +169,7 @@ class Stats:
         self.requests[self._tenants.get(tenant_id, OTHER), "refused"] += 1
         row = self.slice_of((tenant_id, model or OTHER, pool, work_class))
         row.refused[code] = row.refused.get(code, 0) + 1
+        row.refused_input_tokens += input_tokens
 
     def frame(self, gateway_id: str, incarnation: str, at_ms: int) -> SliceFrame:
         """What was counted since the last frame; starts the next one."""
@@ -185,6 +193,7 @@ def _delta(name: SliceName, row: Slice) -> SliceDelta:
         failed=row.failed,
         cancelled=row.cancelled,
         refused=row.refused,
+        refused_input_tokens=row.refused_input_tokens,
         input_tokens=row.input_tokens,
         cached_tokens=row.cached_tokens,
         output_tokens=row.output_tokens,

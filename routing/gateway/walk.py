@@ -33,6 +33,7 @@ from routing.gateway.fleet import Endpoint, Fleet
 from routing.gateway.http1 import LAST_CHUNK, Request, chunk
 from routing.gateway.identify import Callers
 from routing.gateway.once import HEADER, SPENT_REFUSAL, Kept, Recording, Vault
+from routing.gateway.overrides import Overrides
 from routing.gateway.record import (
     NO_USAGE,
     End,
@@ -78,6 +79,7 @@ class Walk:
     stats: Stats
     now_ms: Callable[[], int]
     credits: Credits
+    overrides: Overrides = field(default_factory=Overrides)
     budgets: RetryBudgets = field(default_factory=RetryBudgets)
     live: set[Exchange] = field(default_factory=set)
     callers: Callers = field(init=False)
@@ -105,8 +107,14 @@ class Walk:
             self.stats.refused(caller.reason)
             self._answer_refusal(exchange, caller)
             return None
-        exchange.tenant, exchange.key = caller
-        refusal = self._read(exchange) or self._resolve(exchange) or self._estimate(exchange)
+        tenant, exchange.key = caller
+        exchange.tenant = self.overrides.tenant(tenant, now_ms)
+        refusal = (
+            self._read(exchange)
+            or self._resolve(exchange)
+            or self._estimate(exchange)
+            or self.overrides.refusal(exchange)
+        )
         if refusal is not None:
             self._refuse(exchange, refusal)
             return None
@@ -154,7 +162,7 @@ class Walk:
             exchange.price,
             rates=self.calibration.rates(model.name, model.bytes_per_token),
             context_tokens=model.context_tokens,
-            output_cap_tokens=cap,
+            output_cap_tokens=self.overrides.output_cap(exchange, cap),
         )
         if isinstance(found, Refusal):
             return found
@@ -189,7 +197,7 @@ class Walk:
             if isinstance(outcome, Kept):
                 self._replay(exchange, outcome)
             else:
-                self._refuse(exchange, outcome)
+                self._refuse(exchange, self.overrides.explained(exchange, outcome))
             return
         exchange.hold = outcome
         if exchange.once:
@@ -455,7 +463,9 @@ class Walk:
         self.live.discard(exchange)
         class_name = exchange.class_name or exchange.tenant.default_class.value
         self.stats.refused(
-            refusal.reason, (exchange.tenant.id, exchange.model_name, "", class_name)
+            refusal.reason,
+            (exchange.tenant.id, exchange.model_name, "", class_name),
+            exchange.input_tokens,
         )
         if exchange.has_call:
             ended_ms = exchange.millis(time.monotonic())

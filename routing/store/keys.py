@@ -9,6 +9,8 @@ BUCKETS = 256
 
 SNAPSHOT = "hr:{snapshot}"  # bytes of the newest published snapshot
 SNAPSHOT_NUMBER = "hr:{snapshot}:number"  # its number, cheap to poll
+OVERRIDES = "hr:{overrides}"  # bytes of the overrides in force, all of them
+OVERRIDES_VERSION = "hr:{overrides}:version"  # names that content, cheap to poll
 NUDGES = "hr:nudges"  # pub/sub: topic names ("snapshot", "live", "jobs", ...)
 GATEWAYS = "hr:gateways"  # hash: gateway id -> GatewayStatus
 PROCESSES = "hr:processes"  # hash: "<name>:<pid>" -> ProcessStatus

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 GONE_AFTER_MS: Final = 10_000  # a status older than this belongs to a dead process
 FORGOTTEN_AFTER_MS: Final = 3_600_000
 SNAPSHOT_NUDGE: Final = "snapshot"
+OVERRIDES_NUDGE: Final = "overrides"
 
 _Status = TypeVar("_Status", GatewayStatus, ProcessStatus)
 
@@ -64,6 +65,24 @@ async def fetch_snapshot(store: Store) -> bytes | None:
 async def fetch_snapshot_number(store: Store) -> int | None:
     """Number of the published snapshot; None when there is none."""
     return _number(await store.call("GET", keys.SNAPSHOT_NUMBER))
+
+
+# -- overrides
+
+
+def write_overrides(client: "redis.Redis", raw: bytes, version: str) -> None:
+    """Replace the overrides in force and their version together, then nudge the gateways."""
+    with client.pipeline(transaction=True) as pipe:
+        pipe.set(keys.OVERRIDES, raw)
+        pipe.set(keys.OVERRIDES_VERSION, version)
+        pipe.execute()
+    client.publish(keys.NUDGES, OVERRIDES_NUDGE)
+
+
+def read_overrides_version(client: "redis.Redis") -> str | None:
+    """Version of the set that gateways are offered; None when there is none."""
+    raw = client.get(keys.OVERRIDES_VERSION)
+    return raw.decode() if isinstance(raw, bytes) else None
 
 
 # -- endpoint state

@@ -6,6 +6,7 @@ from django.db import models
 class SliceMinute(models.Model):
     """One slice in one minute.
 
+    `refused_input_tokens` are the estimated prompts of what was refused.
     `*_sketch` holds sparse DDSketch bins (`telemetry.stats.sketch`), in seconds.
     """
 
@@ -18,6 +19,7 @@ class SliceMinute(models.Model):
     failed = models.BigIntegerField(default=0)
     cancelled = models.BigIntegerField(default=0)
     refused = models.JSONField(default=dict)
+    refused_input_tokens = models.BigIntegerField(default=0, db_default=0)
     input_tokens = models.BigIntegerField(default=0)
     cached_tokens = models.BigIntegerField(default=0)
     output_tokens = models.BigIntegerField(default=0)

@@ -21,7 +21,7 @@ _BATCH_ROWS = 500
 _SLICE = ["minute_at", "tenant_id", "model", "pool", "work_class"]
 _FIGURES = [
     "requests", "failed", "cancelled", "refused", "input_tokens", "cached_tokens", "output_tokens",
-    "spend_nanousd", "ttft_sketch", "itl_sketch", "e2e_sketch",
+    "spend_nanousd", "refused_input_tokens", "ttft_sketch", "itl_sketch", "e2e_sketch",
 ]  # fmt: skip
 
 
@@ -88,6 +88,7 @@ def _row(minute_at: datetime, tenant_id: int, key: SliceKey, counted: SliceSum) 
         cached_tokens=counted.cached_tokens,
         output_tokens=counted.output_tokens,
         spend_nanousd=counted.spend_nanousd,
+        refused_input_tokens=counted.refused_input_tokens,
         ttft_sketch=sketch.pack(counted.ttft_s),
         itl_sketch=sketch.pack(counted.itl_s),
         e2e_sketch=sketch.pack(counted.e2e_s),

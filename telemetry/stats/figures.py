@@ -155,4 +155,5 @@ def _row(
         ttft_p99_s=p99_s if samples >= P99_SAMPLES_MIN else None,
         spend_nanousd=sum(minutes),
         spend_minutes_nanousd=tuple(minutes) if has_minutes else (),
+        refused_input_tokens=counted.refused_input_tokens,
     )

@@ -51,6 +51,7 @@ class SliceSum(msgspec.Struct, omit_defaults=True):
     ttft_s: dict[int, int] = {}
     itl_s: dict[int, int] = {}
     e2e_s: dict[int, int] = {}
+    refused_input_tokens: int = 0
 
     def add(self, delta: SliceDelta) -> None:
         """Add what a gateway reported."""
@@ -96,6 +97,7 @@ class SliceSum(msgspec.Struct, omit_defaults=True):
         self.cached_tokens += sign * what.cached_tokens
         self.output_tokens += sign * what.output_tokens
         self.spend_nanousd += sign * what.spend_nanousd
+        self.refused_input_tokens += sign * what.refused_input_tokens
 
 
 encode_sum = msgspec.msgpack.Encoder().encode

@@ -1,0 +1,141 @@
+"""Overrides in this gateway: taken from the store when they change, asked for each request.
+
+The rules are `decision.degrade`'s. An emptied store changes nothing: what is in force stays until
+its own end, and the console writes the set again.
+"""
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import hiredis
+import msgspec
+
+from routing.contracts.enums import Dimension, WindowKind
+from routing.contracts.override import Override, OverrideKind, decode_overrides
+from routing.contracts.snapshot import TenantEntry
+from routing.decision.degrade import (
+    applying,
+    concurrency_limit,
+    output_cap,
+    paused,
+    prompt_too_long,
+    shed,
+)
+from routing.decision.limits import limit_name
+from routing.decision.types import Reason, Refusal
+from routing.gateway.exchange import Exchange
+from routing.store import keys
+from routing.store.client import StoreAwayError
+from routing.store.cluster import Store
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES: Final = 1024 * 1024  # a full set has about a fifth of it
+_CONCURRENCY: Final = limit_name(Dimension.CONCURRENCY, WindowKind.NOW)
+
+
+@dataclass(slots=True)
+class Overrides:
+    """The set in force. Everything here is in memory; an empty set costs one test a request."""
+
+    items: tuple[Override, ...] = ()
+    version: str = ""
+    _capped: dict[str, tuple[TenantEntry, int, TenantEntry]] = field(default_factory=dict)
+
+    def take(self, items: tuple[Override, ...], version: str) -> None:
+        """A new set replaces the old one."""
+        self.items, self.version = items, version
+        self._capped.clear()
+
+    def tenant(self, entry: TenantEntry, now_ms: int) -> TenantEntry:
+        """The tenant with its temporary concurrency cap among its limits.
+
+        So the store counts it over all gateways, and what runs already counts against it.
+        """
+        limit = concurrency_limit(self.items, entry.id, now_ms) if self.items else None
+        if limit is None:
+            return entry
+        kept = self._capped.get(entry.id)
+        if kept is not None and kept[0] is entry and kept[1] == limit.amount:
+            return kept[2]
+        capped = msgspec.structs.replace(entry, limits=(*entry.limits, limit))
+        self._capped[entry.id] = (entry, limit.amount, capped)
+        return capped
+
+    def output_cap(self, exchange: Exchange, cap_tokens: int) -> int:
+        """The bound on one answer; a lowered one is told in the answer's head."""
+        if not self.items:
+            return cap_tokens
+        lowered = output_cap(self._of(exchange, OverrideKind.OUTPUT_CAP), cap_tokens)
+        asked = exchange.call.ask.output_tokens
+        if lowered < cap_tokens and (asked is None or asked > lowered):
+            exchange.degraded = b"x-headrace-degraded: output_cap=%d\r\n" % lowered
+        return lowered
+
+    def refusal(self, exchange: Exchange) -> Refusal | None:
+        """Why this request is refused now; None lets it go on. Needs its estimate."""
+        if not self.items:
+            return None
+        now_ms, request_id = exchange.arrived_ms, exchange.request_id
+        return (
+            paused(self._of(exchange, OverrideKind.PAUSE), request_id, now_ms)
+            or shed(self._of(exchange, OverrideKind.SHED), request_id)
+            or prompt_too_long(
+                self._of(exchange, OverrideKind.CONTEXT_CAP),
+                exchange.estimate.amounts.input_tokens,
+                now_ms,
+            )
+        )
+
+    def explained(self, exchange: Exchange, refusal: Refusal) -> Refusal:
+        """A refusal by the temporary concurrency cap also says why there is one."""
+        if not self.items or refusal.reason is not Reason.CONCURRENCY_LIMITED:
+            return refusal
+        found = self._of(exchange, OverrideKind.CONCURRENCY_CAP)
+        if not found or refusal.limit != _CONCURRENCY:
+            return refusal
+        tightest = min(found, key=lambda one: one.amount)
+        text = f"{refusal.message} The cap of {tightest.amount} is temporary: {tightest.reason}"
+        return replace(refusal, message=text)
+
+    def _of(self, exchange: Exchange, kind: OverrideKind) -> list[Override]:
+        return applying(
+            self.items,
+            kind,
+            tenant_id=exchange.tenant.id,
+            work_class=exchange.work_class,
+            model=exchange.model_name,
+            now_ms=exchange.arrived_ms,
+        )
+
+
+class OverrideKeeper:
+    """Keeps `overrides` equal to the set in the store: `poll` is one small read when unchanged."""
+
+    def __init__(self, store: Store, overrides: Overrides) -> None:
+        self._store = store
+        self._overrides = overrides
+        self._refused = b""
+
+    async def poll(self) -> bool:
+        """Whether a new set was taken. A store that is away or a damaged set changes nothing."""
+        try:
+            version = await self._store.call("GET", keys.OVERRIDES_VERSION)
+            known = (self._overrides.version.encode(), self._refused)
+            if not isinstance(version, bytes) or version in known:
+                return False
+            raw = await self._store.call("GET", keys.OVERRIDES)
+        except (StoreAwayError, hiredis.ReplyError):
+            return False
+        if not isinstance(raw, bytes) or len(raw) > MAX_BYTES:
+            return False
+        try:
+            items = decode_overrides(raw)
+        except msgspec.MsgspecError as error:
+            self._refused = version
+            log.warning("overrides %s cannot be read, the last ones stay: %s", version, error)
+            return False
+        self._overrides.take(items, version.decode())
+        log.info("%d overrides in force (%s)", len(items), self._overrides.version)
+        return True
