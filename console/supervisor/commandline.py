@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand
 from console.supervisor.usage import COMMANDS
 
 WITHOUT_SETTINGS = frozenset(
-    {"up", "down", "status", "credentials", "engine", "test", "gateway", "collect"}
+    {"up", "down", "status", "credentials", "engine", "test", "gateway", "collect", "bench"}
 )
 
 

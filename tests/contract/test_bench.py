@@ -1,13 +1,12 @@
 """`manage.py bench NAME --quick` measures against a baseline in one call; no speed is asserted."""
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.conftest import ROOT, clean_environment
+
 FIGURES = {"gateway_cpu_per_request", "gateway_requests_per_s", "gateway_cpu_per_chunk"}
 
 
@@ -16,7 +15,7 @@ def measured(name: str, names: set[str], timeout_s: float) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "manage.py", "bench", name, "--quick", "--json"],
         cwd=ROOT,
-        env=dict(os.environ),
+        env=clean_environment(),  # as in a bare clone: no state, no settings
         capture_output=True,
         text=True,
         timeout=timeout_s,

@@ -12,9 +12,10 @@ BENCHMARKS = {"admission": admission.run, "gateway": gateway.run}
 
 
 class Command(BaseCommand):
-    """Runs one benchmark by name."""
+    """Runs one benchmark by name, on servers of its own: it needs no state and no settings."""
 
     help = "Run a benchmark; prints ratios against a baseline measured in the same call."
+    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare what may be chosen."""
