@@ -6,97 +6,178 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('capacity', '0005_pool_revisions'),
+        ("capacity", "0005_pool_revisions"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Playbook',
+            name="Playbook",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.SlugField(max_length=63, unique=True)),
-                ('mode', models.CharField(choices=[('off', 'Off'), ('dry_run', 'Dry run'), ('armed', 'Armed')], default='dry_run', max_length=8)),
-                ('version', models.PositiveIntegerField(default=1)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.SlugField(max_length=63, unique=True)),
+                (
+                    "mode",
+                    models.CharField(
+                        choices=[("off", "Off"), ("dry_run", "Dry run"), ("armed", "Armed")],
+                        default="dry_run",
+                        max_length=8,
+                    ),
+                ),
+                ("version", models.PositiveIntegerField(default=1)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
             ],
             options={
-                'constraints': [models.CheckConstraint(condition=models.Q(('mode__in', ['off', 'dry_run', 'armed'])), name='playbook_mode_known')],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("mode__in", ["off", "dry_run", "armed"])),
+                        name="playbook_mode_known",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='PlaybookRun',
+            name="PlaybookRun",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('version', models.PositiveIntegerField()),
-                ('is_dry_run', models.BooleanField()),
-                ('subject', models.CharField(max_length=120)),
-                ('label', models.CharField(max_length=120)),
-                ('depth', models.PositiveIntegerField(default=0)),
-                ('started_at', models.DateTimeField()),
-                ('ended_at', models.DateTimeField(blank=True, null=True)),
-                ('end_reason', models.CharField(blank=True, max_length=400)),
-                ('baseline', models.FloatField(blank=True, null=True)),
-                ('start_value', models.FloatField()),
-                ('peak_value', models.FloatField()),
-                ('last_value', models.FloatField(blank=True, null=True)),
-                ('samples', models.JSONField(default=list)),
-                ('playbook', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='runs', to='capacity.playbook')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("version", models.PositiveIntegerField()),
+                ("is_dry_run", models.BooleanField()),
+                ("subject", models.CharField(max_length=120)),
+                ("label", models.CharField(max_length=120)),
+                ("depth", models.PositiveIntegerField(default=0)),
+                ("started_at", models.DateTimeField()),
+                ("ended_at", models.DateTimeField(blank=True, null=True)),
+                ("end_reason", models.CharField(blank=True, max_length=400)),
+                ("baseline", models.FloatField(blank=True, null=True)),
+                ("start_value", models.FloatField()),
+                ("peak_value", models.FloatField()),
+                ("last_value", models.FloatField(blank=True, null=True)),
+                ("samples", models.JSONField(default=list)),
+                (
+                    "playbook",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="runs",
+                        to="capacity.playbook",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='PlaybookAct',
+            name="PlaybookAct",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('step', models.PositiveIntegerField()),
-                ('title', models.CharField(max_length=120)),
-                ('at', models.DateTimeField()),
-                ('value', models.FloatField(blank=True, null=True)),
-                ('overrides', models.JSONField(default=list)),
-                ('before', models.JSONField(default=dict)),
-                ('after', models.JSONField(default=dict)),
-                ('undone_at', models.DateTimeField(blank=True, null=True)),
-                ('undone_by', models.CharField(blank=True, max_length=150)),
-                ('run', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='acts', to='capacity.playbookrun')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("step", models.PositiveIntegerField()),
+                ("title", models.CharField(max_length=120)),
+                ("at", models.DateTimeField()),
+                ("value", models.FloatField(blank=True, null=True)),
+                ("overrides", models.JSONField(default=list)),
+                ("before", models.JSONField(default=dict)),
+                ("after", models.JSONField(default=dict)),
+                ("undone_at", models.DateTimeField(blank=True, null=True)),
+                ("undone_by", models.CharField(blank=True, max_length=150)),
+                (
+                    "run",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="acts",
+                        to="capacity.playbookrun",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='PlaybookVersion',
+            name="PlaybookVersion",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField()),
-                ('document', models.JSONField()),
-                ('note', models.CharField(blank=True, max_length=400)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('author', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('playbook', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='versions', to='capacity.playbook')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("number", models.PositiveIntegerField()),
+                ("document", models.JSONField()),
+                ("note", models.CharField(blank=True, max_length=400)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "author",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "playbook",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="versions",
+                        to="capacity.playbook",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='PlaybookWatch',
+            name="PlaybookWatch",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('subject', models.CharField(max_length=120)),
-                ('state', models.JSONField()),
-                ('playbook', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='watches', to='capacity.playbook')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("subject", models.CharField(max_length=120)),
+                ("state", models.JSONField()),
+                (
+                    "playbook",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="watches",
+                        to="capacity.playbook",
+                    ),
+                ),
             ],
         ),
         migrations.AddIndex(
-            model_name='playbookrun',
-            index=models.Index(fields=['playbook', '-id'], name='playbook_run_newest'),
+            model_name="playbookrun",
+            index=models.Index(fields=["playbook", "-id"], name="playbook_run_newest"),
         ),
         migrations.AddConstraint(
-            model_name='playbookrun',
-            constraint=models.UniqueConstraint(condition=models.Q(('ended_at', None)), fields=('playbook', 'subject'), name='playbook_run_one_active'),
+            model_name="playbookrun",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("ended_at", None)),
+                fields=("playbook", "subject"),
+                name="playbook_run_one_active",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='playbookversion',
-            constraint=models.UniqueConstraint(fields=('playbook', 'number'), name='playbook_version_once'),
+            model_name="playbookversion",
+            constraint=models.UniqueConstraint(
+                fields=("playbook", "number"), name="playbook_version_once"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='playbookwatch',
-            constraint=models.UniqueConstraint(fields=('playbook', 'subject'), name='playbook_watch_once'),
+            model_name="playbookwatch",
+            constraint=models.UniqueConstraint(
+                fields=("playbook", "subject"), name="playbook_watch_once"
+            ),
         ),
     ]

@@ -1,12 +1,11 @@
 """`manage.py test`: guards and the whole suite on real servers; the same command that CI runs.
 
 The suite runs in two lanes at once, each on servers of its own: most cases and faults wait for
-real time limits, while the rest computes. A third beside them would make a machine of two cores too
-slow for those limits. A lane is this same command over its directories; what the waiting one
-printed follows the others' output. The lane on real vLLM engines comes last: engines that load take
-both cores. vLLM is installed beside the first two, at a low priority; where no wheel of it can be
-had, its tests are skipped and a line says so at the end. Any other fault of the install is a
-failure.
+real time limits, while the rest, and then the tests on real vLLM engines, compute. Those take what
+the waiting lane leaves (`nice`): its limits mean nothing on a machine that is busy with others. A
+lane is this same command over its directories; what the waiting one printed follows the others'
+output. vLLM is installed meanwhile; where no wheel of it can be had, its tests are skipped and a
+line says so at the end. Any other fault of the install is a failure.
 """
 
 import os
@@ -35,6 +34,7 @@ WAITING_LANE = ("cases", "faults")
 ENGINE_LANE = "vllm"
 # Why real engines cannot be had: tests below `ENGINE_LANE` are then skipped, else they would fail.
 NO_VLLM = "HEADRACE_NO_VLLM"
+LOW = ("nice", "-n", "10")
 STOP_WAIT_S = 30.0
 
 
@@ -73,17 +73,21 @@ class Command(BaseCommand):
 
     def _lanes(self, words: list[str], environment: Mapping[str, str]) -> int:
         """Each lane a process of its own; the exit code of the first failure."""
-        lanes: list[subprocess.Popen[bytes]] = [prepare(environment)]
+        lanes: list[subprocess.Popen[bytes]] = []
         missing = ""
         with tempfile.TemporaryFile() as log:
             try:
-                lanes.append(lane([*words, *paths_of(WAITING_LANE)], environment, output=log))
-                lanes.append(lane(["--guards", *words, *paths_of(rest())], environment))
-                codes = [process.wait() for process in reversed(lanes[1:])]
-                lanes[0].wait()
+                waiting = lane(["test", *words, *paths_of(WAITING_LANE)], environment, log)
+                lanes.append(waiting)
+                # Its outcome is asked for when the engines' lane begins.
+                lanes.append(lane(["engine", "install"], environment, subprocess.DEVNULL, LOW))
+                computing = ["test", "--guards", *words, *paths_of(rest())]
+                lanes.append(lane(computing, environment, priority=LOW))
+                codes = [lanes[-1].wait()]
                 missing = self._engine().get(NO_VLLM, "")
-                lanes.append(lane([*words, *paths_of([ENGINE_LANE])], environment))
-                codes.append(lanes[-1].wait())
+                engines = ["test", *words, *paths_of([ENGINE_LANE])]
+                lanes.append(lane(engines, environment, priority=LOW))
+                codes += [lanes[-1].wait(), waiting.wait()]
             finally:
                 for process in lanes:
                     if process.poll() is None:
@@ -127,27 +131,18 @@ class Command(BaseCommand):
 
 
 def lane(
-    words: list[str], environment: Mapping[str, str], output: IO[bytes] | None = None
+    words: list[str],
+    environment: Mapping[str, str],
+    output: IO[bytes] | int | None = None,
+    priority: tuple[str, ...] = (),
 ) -> "subprocess.Popen[bytes]":
-    """This command over some directories, on this terminal or with its words put aside."""
+    """A command of ours, on this terminal or with its words put aside."""
     return subprocess.Popen(  # noqa: S603 - our own command
-        [sys.executable, str(ROOT / "manage.py"), "test", *words],
+        [*priority, sys.executable, str(ROOT / "manage.py"), *words],
         env=dict(environment),
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
-    )
-
-
-def prepare(environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """Install vLLM meanwhile. Its outcome is asked for when the engines' lane begins, not here."""
-    words = ["nice", "-n", "10", sys.executable, str(ROOT / "manage.py"), "engine", "install"]
-    return subprocess.Popen(  # noqa: S603 - our own command
-        words,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
     )
 
 
