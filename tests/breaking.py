@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 import redis
 
-from tests.conftest import Stack
+from tests.conftest import Stack, processes_of
 
 SERVICES = ("console", "gateway-g0", "gateway-g1", "worker", "beat", "collector", "ledger")
 
@@ -213,3 +213,23 @@ def _both(
 ) -> Iterator[None]:
     with first, second:
         yield
+
+
+def orphans(stack: Stack) -> dict[int, str]:
+    """Processes of the state that neither the status nor the fleet knows."""
+    status = stack.status()
+    known = {row["pid"] for row in status["processes"]} | {row["pid"] for row in status["engines"]}
+    known.add(status["supervisor_pid"])
+    parents = {pid: _parent(pid) for pid in processes_of(stack.state)}
+    found = processes_of(stack.state)
+    return {
+        pid: words
+        for pid, words in found.items()
+        if pid not in known and parents.get(pid) not in known
+    }
+
+
+def _parent(pid: int) -> int:
+    with suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rsplit(")", 1)[1].split()[1])
+    return 0

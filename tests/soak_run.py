@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from tests.breaking import FAULTS, wait_for
+from tests.billing import Bill, check_bill
+from tests.breaking import FAULTS, orphans, wait_for
 from tests.conftest import ROOT, Stack
-from tests.soaking import Books, Caller, Traffic, orphans, settle_and_check
+from tests.soaking import Books, Caller, Traffic, settle_and_check
 
 PAUSE_S = (2.0, 6.0)  # of plain traffic between two faults
 SERVED_S = 60.0  # from the mend to whole answers again
@@ -39,6 +40,7 @@ class Report:
     rounds: list[Round] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
     books: Books | None = None
+    bill: Bill | None = None
     took_s: float = 0.0
 
     def table(self) -> str:
@@ -47,6 +49,7 @@ class Report:
             f"seed {self.seed}, {self.took_s:.0f} s, {len(self.rounds)} faults,"
             f" answers {dict(sorted(self.kinds.items()))}",
             f"{self.books}",
+            f"{self.bill}",
             "",
             "| fault | times | served again s (median, max) | ready again s | refusal s"
             " | answers meanwhile |",
@@ -139,6 +142,7 @@ def soak(
             report.kinds = traffic.kinds()
             report.took_s = time.monotonic() - began_s
         report.books = settle_and_check(stack, traffic)
+        report.bill = check_bill(stack, traffic)
         assert not (left := orphans(stack)), f"orphans: {left}"
     return report
 

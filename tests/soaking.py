@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import psycopg
 import redis
 
-from tests.conftest import Stack, processes_of
+from tests.conftest import Stack
 
 ANSWER_S = 150.0  # the longest deadline of a request, and some
 THINK_S = 0.15
@@ -43,7 +43,10 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a caller got. `kind` is one of the above, or `refused <code>`."""
+    """What a caller got. `kind` is one of the above, or `refused <code>`.
+
+    `usage` as its upstream stated it: input, cached of it, output tokens.
+    """
 
     at_s: float
     tenant: str
@@ -52,6 +55,7 @@ class Seen:
     request_id: str
     took_s: float
     detail: str = ""
+    usage: tuple[int, int, int] | None = None
 
 
 @dataclass
@@ -118,14 +122,23 @@ class Traffic:
         draw = random.Random(f"{self.seed}:{number}")
         while not self._stop.is_set():
             began_s = time.monotonic()
-            kind, status, request_id, detail = await self._one(caller, number, draw)
+            got = await self._one(caller, number, draw)
             took_s = time.monotonic() - began_s
-            self.seen.append(Seen(began_s, caller.tenant, kind, status, request_id, took_s, detail))
+            self.seen.append(
+                Seen(
+                    began_s,
+                    caller.tenant,
+                    got.kind(caller),
+                    got.status,
+                    got.request_id,
+                    took_s,
+                    got.detail(),
+                    got.usage(),
+                )
+            )
             await asyncio.sleep(self.think_s * (0.5 + draw.random()))
 
-    async def _one(
-        self, caller: Caller, number: int, draw: random.Random
-    ) -> tuple[str, int, str, str]:
+    async def _one(self, caller: Caller, number: int, draw: random.Random) -> "_Answer":
         answer = _Answer()
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -133,7 +146,7 @@ class Traffic:
                 await self._exchange(caller, number, answer, hang_up_at)
         except (OSError, TimeoutError) as error:
             answer.error = type(error).__name__
-        return answer.kind(caller), answer.status, answer.request_id, answer.detail()
+        return answer
 
     async def _exchange(
         self, caller: Caller, number: int, answer: "_Answer", hang_up_at: int | None
@@ -160,6 +173,7 @@ def _request(caller: Caller, number: int) -> bytes:
             "max_tokens": caller.max_tokens,
             "stream": caller.is_stream,
         }
+        | ({"stream_options": {"include_usage": True}} if caller.is_stream else {})
     ).encode()
     head = (
         "POST /v1/chat/completions HTTP/1.1\r\nhost: soak\r\nconnection: close\r\n"
@@ -213,6 +227,19 @@ class _Answer:
         if caller.is_stream:
             return b"data: [DONE]" in self.body and self.body.endswith(b"0\r\n\r\n")
         return len(self.body) == int(self._header(b"content-length") or -1)
+
+    def usage(self) -> tuple[int, int, int] | None:
+        at = self.body.rfind(b'"usage":{')
+        if self.status != 200 or at < 0:
+            return None
+        try:
+            text = self.body[at + len(b'"usage":') :].decode(errors="replace")
+            found, _ = json.JSONDecoder().raw_decode(text)
+        except ValueError:
+            return None  # cut inside it
+        details = found.get("prompt_tokens_details") or {}
+        cached = details.get("cached_tokens") or 0
+        return found["prompt_tokens"], cached, found["completion_tokens"]
 
     def detail(self) -> str:
         return self.error or self.body[-200:].decode(errors="replace")
@@ -360,26 +387,6 @@ def _live(db: "psycopg.Connection[Any]", store: "redis.Redis") -> list[str]:
         if have != want:
             found.append(f"counter {key} says {have}, the ledger {want}")
     return found[:5] + ([f"and {len(found) - 5} more"] if len(found) > 5 else [])
-
-
-def orphans(stack: Stack) -> dict[int, str]:
-    """Processes of the state that neither the status nor the fleet knows."""
-    status = stack.status()
-    known = {row["pid"] for row in status["processes"]} | {row["pid"] for row in status["engines"]}
-    known.add(status["supervisor_pid"])
-    parents = {pid: _parent(pid) for pid in processes_of(stack.state)}
-    found = processes_of(stack.state)
-    return {
-        pid: words
-        for pid, words in found.items()
-        if pid not in known and parents.get(pid) not in known
-    }
-
-
-def _parent(pid: int) -> int:
-    with suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/stat") as file:
-        return int(file.read().rsplit(")", 1)[1].split()[1])
-    return 0
 
 
 def _row(db: "psycopg.Connection[Any]", sql: str) -> tuple[Any, ...]:
