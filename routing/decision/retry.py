@@ -81,6 +81,7 @@ LEAVING_PAUSE_S = 30.0
 # open the breaker, a whole pool under load would be ejected. Short: a place frees with any end.
 _FULL = ("currently busy", "backlog limit")
 FULL_PAUSE_S = 0.2
+UNSTATED_PAUSE_S = 1.0  # after a refusal that names no time
 _BUSY_STATUS = (503, 529)
 _DENIED_STATUS = (401, 403, 407)
 _CALLER_STATUS = (400, 409, 413, 422)
@@ -90,11 +91,12 @@ def judge(status: int, message: str, retry_after_s: float | None, *, is_draining
     """Verdict on an HTTP status (or the code inside an error event) that came before output."""
     if status == 429:
         text = "The upstream limits the rate of requests."
-        refusal = Refusal(Reason.UPSTREAM_RATE_LIMITED, text, retry_after_s)
-        return Verdict(Kind.REFUSED, refusal, retry_after_s or 1.0, counts=False)
+        wait_s = retry_after_s or UNSTATED_PAUSE_S
+        refusal = Refusal(Reason.UPSTREAM_RATE_LIMITED, text, wait_s)
+        return Verdict(Kind.REFUSED, refusal, wait_s, counts=False)
     if status in _BUSY_STATUS:
         text = "Every upstream asked is at capacity; send it again after a pause."
-        refusal = Refusal(Reason.NO_CAPACITY, text, retry_after_s or 1.0)
+        refusal = Refusal(Reason.NO_CAPACITY, text, retry_after_s or UNSTATED_PAUSE_S)
         is_full = any(words in message for words in _FULL)
         pause_s = retry_after_s or (FULL_PAUSE_S if is_full else 0.0)
         return Verdict(Kind.REFUSED, refusal, pause_s, counts=not is_full)
@@ -103,7 +105,8 @@ def judge(status: int, message: str, retry_after_s: float | None, *, is_draining
         refusal = Refusal(Reason.NO_CAPACITY, text, 1.0)
         return Verdict(Kind.REFUSED, refusal, LEAVING_PAUSE_S, counts=False)
     if status == 404:
-        refusal = Refusal(Reason.MODEL_UNAVAILABLE, "The model is not loaded on any upstream.")
+        text = "The model is not loaded on any upstream."
+        refusal = Refusal(Reason.MODEL_UNAVAILABLE, text, UNSTATED_PAUSE_S)
         return Verdict(Kind.REFUSED, refusal, counts=False)
     if status in _CALLER_STATUS:
         reason = Reason.REQUEST_TOO_LARGE if status == 413 else Reason.INVALID_REQUEST

@@ -43,8 +43,9 @@ class Reason(StrEnum):
 class Refusal:
     """Why a request is not served, and what the caller may do about it.
 
-    `retry_after_s` is None when waiting does not help; `scope` and `limit` name the bound that
-    refused (`limit` such as `spend_per_day`); `param` names the offending request field.
+    `retry_after_s` is None when waiting does not help, or nobody knows for how long; `scope` and
+    `limit` name the bound that refused (`limit` such as `spend_per_day`); `param` names the
+    offending request field; `standing` says what is left where the caller's limits were looked at.
     """
 
     reason: Reason
@@ -53,6 +54,7 @@ class Refusal:
     scope: LimitScope | CapacityScope | SharedScope | None = None
     limit: str = ""
     param: str = ""
+    standing: "Standing | None" = None
 
 
 class Amounts(msgspec.Struct, frozen=True, gc=False):
@@ -84,6 +86,13 @@ class Rates(NamedTuple):
 
 
 NO_RATES = Rates()
+
+
+class Standing(NamedTuple):
+    """What is left of each counter that a refused request would have taken from."""
+
+    rates: Rates
+    left: Sequence[int]
 
 
 @dataclass(slots=True)

@@ -36,6 +36,9 @@ _STATUS: dict[Reason, tuple[int, str]] = {
 
 # SDKs would come back by themselves, to no use: the same call can only be answered the same.
 _FINAL = frozenset((Reason.BUDGET_EXCEEDED, Reason.IDEMPOTENCY_MISMATCH, Reason.IDEMPOTENCY_SPENT))
+# Another try may find the fault gone, but nobody knows when: SDKs then wait by their own rule.
+_PASSING = frozenset((Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT))
+_REQUEST_TIMEOUT = 408
 
 
 def status_of(refusal: Refusal) -> int:
@@ -59,21 +62,22 @@ def error_event(refusal: Refusal) -> bytes:
     return b"data: %b\n\n" % error_object(refusal)
 
 
-def retry_headers(refusal: Refusal) -> bytes:
+def retry_headers(refusal: Refusal, status: int) -> bytes:
     """Header lines that tell SDKs whether and when to come back, and whose limit it was.
 
-    `retry-after-ms` is exact, `Retry-After` whole seconds rounded up, at least 1. A limit of the
-    caller's that waiting cannot help says so, or SDKs would come back at once.
+    `x-should-retry` is on every refusal. `retry-after-ms` is exact, `Retry-After` whole seconds
+    rounded up, at least 1. Waits above `LONG_WAIT_S` and spent budgets are told, not to be waited
+    for; so is a limit that waiting cannot help, or SDKs would come back at once.
     """
     lines = b""
     wait_s = refusal.retry_after_s
     if wait_s is not None:
         seconds = max(1, math.ceil(wait_s))
         lines += b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (seconds, math.ceil(wait_s * 1000))
-    is_final = refusal.reason in _FINAL
-    is_hopeless = bool(refusal.limit) if wait_s is None else wait_s > LONG_WAIT_S
-    if is_final or is_hopeless:
-        lines += b"x-should-retry: false\r\n"
+        may_retry = wait_s <= LONG_WAIT_S and refusal.reason not in _FINAL
+    else:
+        may_retry = refusal.reason in _PASSING or status == _REQUEST_TIMEOUT
+    lines += b"x-should-retry: %b\r\n" % (b"true" if may_retry else b"false")
     if refusal.limit:
         lines += b"x-headrace-limit: %b\r\n" % refusal.limit.encode()
     if scope := scope_of(refusal):

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from routing.contracts.enums import WindowKind
 from routing.decision.limits import window_edges
-from routing.decision.types import Rate, Refusal
+from routing.decision.types import Rate, Refusal, Standing
 from routing.gateway.exchange import Exchange
 from routing.gateway.http1 import LAST_CHUNK, STATUS_LINES, Request, chunk, whole
 from routing.gateway.once import Answer
@@ -39,17 +39,24 @@ def _policy_line(name: str, version: int) -> bytes:
     return b"x-headrace-policy-version: %b@%d\r\n" % (name.encode(), version)
 
 
-def rate_headers(exchange: Exchange, now_ms: int) -> bytes:
-    """`x-ratelimit-*` of the tightest request limit and the tightest token limit, if there are."""
+def rate_headers(exchange: Exchange, now_ms: int, standing: Standing | None = None) -> bytes:
+    """`x-ratelimit-*` of the tightest request limit and the tightest token limit, if there are.
+
+    `standing` is what a refused request found; one that was held knows it from its hold.
+    """
     hold = exchange.hold
-    if hold is None:
+    if hold is not None:
+        rates, left = hold.rates, hold.left
+    elif standing is not None:
+        rates, left = standing
+    else:
         return b""
-    lines, left, zone = b"", hold.left, exchange.tenant.timezone
-    if hold.rates.requests:
-        rate = _tightest(hold.rates.requests, left)
+    lines, zone = b"", exchange.tenant.timezone
+    if rates.requests:
+        rate = _tightest(rates.requests, left)
         lines = _rate_lines(b"requests", rate, left[rate.place], zone, now_ms)
-    if hold.rates.tokens:
-        rate = _tightest(hold.rates.tokens, left)
+    if rates.tokens:
+        rate = _tightest(rates.tokens, left)
         lines += _rate_lines(b"tokens", rate, left[rate.place], zone, now_ms)
     return lines
 
@@ -122,6 +129,6 @@ def refusal_answer(
     refusal: Refusal, headers: bytes, *, keep_alive: bool, status: int | None = None
 ) -> bytes:
     """A refusal as JSON; `headers` are extra finished lines."""
-    lines = JSON + headers + retry_headers(refusal)
     code = status if status is not None else status_of(refusal)
+    lines = JSON + headers + retry_headers(refusal, code)
     return whole(code, lines, error_object(refusal), keep_alive=keep_alive)

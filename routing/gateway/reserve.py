@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +20,7 @@ from routing.decision.limits import (
     rates_of,
 )
 from routing.decision.shares import Need, Shares, outage_mode
-from routing.decision.types import NO_RATES, Amounts, Hold, Reason, Refusal
+from routing.decision.types import NO_RATES, Amounts, Hold, Reason, Refusal, Standing
 from routing.gateway.account import Accountant
 from routing.gateway.buckets import UNKNOWN_EPOCH, Bucket
 from routing.gateway.once import PARAM, Kept, refusal_of
@@ -36,6 +36,7 @@ from routing.store.reservations import (
     NO_DIMENSION,
     NO_GROUP,
     NO_HELD,
+    NO_LEFT,
     NO_USED,
     NO_WAIT_MS,
     NOT_AFTER_MS,
@@ -470,7 +471,16 @@ class _Attempt:
         told_s = self.reserver.returns.refused(
             self.ask.caller, group, denial, self.ask.amounts, reply[NOW_MS]
         )
-        return refusal(group, denial, self.ask.amounts, told_s=told_s)
+        return replace(
+            refusal(group, denial, self.ask.amounts, told_s=told_s), standing=self._standing(reply)
+        )
+
+    def _standing(self, reply: list[Any]) -> Standing:
+        """What the caller has left: the script counts as if it had been admitted."""
+        groups, amounts = self.template.groups, amounts_in_order(self.ask.amounts)
+        taken = [amounts[AMOUNT_ORDER.index(dim)] for group in groups for dim, _ in group.dims]
+        left = [a + b for a, b in zip(reply[NO_LEFT], taken, strict=True)]
+        return Standing(self.template.rates, left)
 
 
 def _no_capacity(message: str, param: str = "") -> Refusal:

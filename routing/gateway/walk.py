@@ -484,7 +484,8 @@ class Walk:
         if exchange.is_gone:
             return
         keep_alive = exchange.request.keep_alive
-        headers = identity_headers(exchange) + rate_headers(exchange, self.now_ms())
+        rates = rate_headers(exchange, self.now_ms(), refusal.standing)
+        headers = identity_headers(exchange) + rates
         data = refusal_answer(refusal, headers, keep_alive=keep_alive)
         exchange.client.finish(data, keep_alive=keep_alive)
 

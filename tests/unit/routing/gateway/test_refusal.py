@@ -8,7 +8,11 @@ from routing.gateway.refusal import error_event, error_object, retry_headers, st
 
 
 def lines(refusal: Refusal) -> dict[str, str]:
-    pairs = (line.split(": ", 1) for line in retry_headers(refusal).decode().split("\r\n") if line)
+    pairs = (
+        line.split(": ", 1)
+        for line in retry_headers(refusal, status_of(refusal)).decode().split("\r\n")
+        if line
+    )
     return dict(pairs)  # type: ignore[arg-type]
 
 
@@ -26,7 +30,7 @@ def test_every_reason_has_a_status_and_an_openai_body(reason: Reason) -> None:
 def test_short_waits_are_exact_in_ms_and_rounded_up_in_seconds() -> None:
     found = lines(Refusal(Reason.RATE_LIMITED, "", 0.2, LimitScope.TENANT, "requests_per_minute"))
     assert found == {
-        "retry-after": "1", "retry-after-ms": "200",
+        "retry-after": "1", "retry-after-ms": "200", "x-should-retry": "true",
         "x-headrace-limit": "requests_per_minute", "x-headrace-scope": "tenant",
     }  # fmt: skip
 
@@ -34,7 +38,7 @@ def test_short_waits_are_exact_in_ms_and_rounded_up_in_seconds() -> None:
 def test_long_waits_and_spend_tell_sdks_not_to_retry() -> None:
     assert lines(Refusal(Reason.RATE_LIMITED, "", 121))["x-should-retry"] == "false"
     assert lines(Refusal(Reason.BUDGET_EXCEEDED, "", 5))["x-should-retry"] == "false"
-    assert "x-should-retry" not in lines(Refusal(Reason.RATE_LIMITED, "", 60))
+    assert lines(Refusal(Reason.RATE_LIMITED, "", 120))["x-should-retry"] == "true"
 
 
 def test_overload_names_the_fleet() -> None:
@@ -44,4 +48,4 @@ def test_overload_names_the_fleet() -> None:
 def test_a_limit_that_waiting_cannot_help_tells_sdks_not_to_retry() -> None:
     hopeless = Refusal(Reason.RATE_LIMITED, "", None, LimitScope.KEY, "requests_per_minute")
     assert lines(hopeless)["x-should-retry"] == "false"
-    assert "x-should-retry" not in lines(Refusal(Reason.UPSTREAM_ERROR, ""))
+    assert lines(Refusal(Reason.UPSTREAM_ERROR, "")) == {"x-should-retry": "true"}
