@@ -21,8 +21,10 @@ import redis
 
 from routing.contracts.capacity import CapacityLimit
 from routing.contracts.enums import Dimension, WindowKind, WorkClass
+from routing.contracts.override import Override, OverrideKind, encode_overrides
 from routing.contracts.snapshot import ClassPolicy
 from routing.decision.types import Reason
+from routing.store.state import write_overrides
 from tests.gatewaying import body_of, serving
 from tests.stack import ACME_KEY, GatewayProcess, api_key, limit, model, policy, pool, tenant
 from tests.upstream import Hang, Reset, UpstreamThread, answer, json_script, usage
@@ -42,6 +44,7 @@ TENANTS = {
     "budget": (*WIDE, limit(Dimension.SPEND_NANOUSD, 450_000, WindowKind.DAY)),
     "small": (*WIDE, limit(Dimension.SPEND_NANOUSD, 1, WindowKind.DAY)),
     "monthly": (*WIDE, limit(Dimension.REQUESTS, 1, WindowKind.MONTH)),
+    "capped": WIDE,
     "conc": (*WIDE, limit(Dimension.CONCURRENCY, 1, WindowKind.NOW)),
 }
 FULL = CapacityLimit(Dimension.REQUESTS, 0)
@@ -122,10 +125,18 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             name: model(name, pools=(where,))
             for name, where in {
                 "alpha-8b": "p1", "free-3b": "hour", "lonely": "none", "shut": "full",
-                "one": "busy",
+                "one": "busy", "paused": "p1", "shedding": "p1",
             }.items()
         }  # fmt: skip
         classes = {c.value: ClassPolicy(1.0, 1.0, 20.0) for c in WorkClass}
+        ends_ms = int(time.time() * 1000) + 90_000
+        over = [
+            Override(1, OverrideKind.PAUSE, ends_ms, "A test.", model="paused"),
+            Override(2, OverrideKind.SHED, ends_ms, "A test.", model="shedding"),
+            Override(3, OverrideKind.CONTEXT_CAP, ends_ms, "A test.", tenant_id="capped", amount=9),
+        ]
+        with redis.Redis.from_url(os.environ["REDIS_URL"]) as client:
+            write_overrides(client, *encode_overrides(tuple(over)))
         path: Path = tmp_path_factory.mktemp("refusals")
         changes = {
             "tenants": {slug: tenant(slug, limits) for slug, limits in TENANTS.items()},
@@ -249,6 +260,12 @@ KINDS: dict[str, tuple[Callable[[World], httpx.Response], int, Reason, str, str,
         503, Reason.MODEL_UNAVAILABLE, SOON, "", True,
     ),
     "upstream silent": (answered([Hang()]), 504, Reason.UPSTREAM_TIMEOUT, AGAIN, "", True),
+    "paused": (posted(model="paused"), 503, Reason.CLASS_PAUSED, SOON, "fleet class", False),
+    "shed": (posted(model="shedding"), 503, Reason.SHED, SOON, "fleet class", False),
+    "capped": (
+        posted(secret="key-of-capped", messages=[{"role": "user", "content": "word " * 100}]),
+        429, Reason.CONTEXT_CAPPED, SOON, "tenant input_tokens_per_request", False,
+    ),
     "nobody serves": (posted(model="lonely"), 503, Reason.NO_CAPACITY, SOON, "fleet", True),
     "pool shut": (
         posted(model="shut"), 503, Reason.NO_CAPACITY, NEVER, "pool requests_per_minute", True,
