@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from capacity.fleet.services import create_domain, create_model, create_pool, create_region
 from capacity.models import Pool, Replica
+from capacity.rollouts.services import acts, machine
 from console.accounts.services import issue_token
 from console.audit.rules import Actor
 from console.models import Role, User
@@ -42,7 +43,7 @@ _ROLLUP_SUMS = (
     "requests", "failed", "cancelled", "input_tokens", "cached_tokens", "output_tokens",
     "spend_nanousd",
 )  # fmt: skip
-GRANTS = ["policy.publish", "quota.grant"]
+GRANTS = ["policy.publish", "quota.grant", "rollout.run"]
 
 
 @dataclass
@@ -53,6 +54,7 @@ class World:
     tenants: dict[str, int] = field(default_factory=dict)
     keys: dict[str, IssuedKey] = field(default_factory=dict)
     pools: list[str] = field(default_factory=list)
+    rollouts: list[int] = field(default_factory=list)
 
 
 def make_people(world: World) -> None:
@@ -185,6 +187,15 @@ def make_policy(world: World, model: str = "llama-8b", versions: int = 1) -> Non
             note=f"weights {number}",
             actor=Actor(world.people["ana"].pk, "ana") if world.people else ACTOR,
         )
+
+
+def make_rollout(world: World, pool: str, *, reason: str = "a newer build") -> int:
+    """A rollout of a pool with one lane under way; its id."""
+    rollout_id = acts.start(pool=pool, plan=acts.Plan(reason=reason), actor=ACTOR)
+    machine.advance_once(rollout_id)
+    machine.advance_once(rollout_id)
+    world.rollouts.append(rollout_id)
+    return rollout_id
 
 
 def make_usage(world: World, slug: str, count: int, **fields: Any) -> list[str]:

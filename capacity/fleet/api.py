@@ -73,6 +73,7 @@ class PoolDetailSerializer(OutSerializer):
 
     pool = PoolSerializer()
     spec = serializers.JSONField()
+    revision = serializers.IntegerField()
     block_size_tokens = serializers.IntegerField()
     changes = ReplicaChangeSerializer(many=True)
 

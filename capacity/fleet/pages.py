@@ -9,7 +9,7 @@ from capacity.fleet.grid import is_fresh, sums_of
 from capacity.fleet.selectors import capacity_limits, fleet_page, pool_detail
 from capacity.fleet.services import set_capacity_limit
 from console.accounts.person import acting
-from console.accounts.selectors import Permission, require
+from console.accounts.selectors import Permission, can, require
 from console.errors import DomainError
 from console.web.forms import ServiceForm
 from console.web.htmx import render
@@ -80,6 +80,7 @@ def pool(request: HttpRequest, name: str) -> HttpResponseBase:
             for replica in detail.pool.replicas
         ],
         "columns": REPLICA_COLUMNS,
+        "may_roll": can(request.user, Permission.ROLLOUT_RUN),
         "wanted_words": f"of {detail.pool.desired_replicas} wanted",
     }
     return render(request, "capacity/pool.html", "live", context)

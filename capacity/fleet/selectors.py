@@ -98,6 +98,7 @@ class PoolDetail:
 
     pool: PoolRow
     spec: dict[str, object]
+    revision: int
     block_size_tokens: int
     changes: tuple[ChangeRow, ...]
 
@@ -173,6 +174,7 @@ def pool_detail(pool: str) -> PoolDetail:
     return PoolDetail(
         pool=_with_live([row])[0],
         spec=row.spec,
+        revision=row.revision,
         block_size_tokens=row.block_size_tokens,
         changes=tuple(
             ChangeRow(one.replica.name, one.at, one.before, one.after, one.cause) for one in changes

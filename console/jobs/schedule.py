@@ -28,6 +28,7 @@ class Entry:
 ENTRIES = (
     Entry("poll jobs", 5, POLL_TASK),
     Entry("reconcile pools", 5, ENQUEUE_TASK, ("reconcile_pools",)),
+    Entry("advance rollouts", 5, ENQUEUE_TASK, ("advance_rollouts",)),
     Entry("push snapshot", 30, ENQUEUE_TASK, ("push_snapshot",)),
     Entry("push overrides", 30, ENQUEUE_TASK, ("push_overrides",)),
     Entry("roll up slices", 60, ENQUEUE_TASK, ("roll_up_slices",)),

@@ -15,7 +15,15 @@ MAX_OWN_TENANTS = 20  # listed in the side bar; more are found on the start page
 
 _EVERYTHING = (
     ("Watch", (("Overview", "overview"), ("Live", "live"), ("Fleet", "fleet"))),
-    ("Control", (("Policies", "policies"), ("Tenants", "tenants"), ("Prices", "prices"))),
+    (
+        "Control",
+        (
+            ("Policies", "policies"),
+            ("Rollouts", "rollouts"),
+            ("Tenants", "tenants"),
+            ("Prices", "prices"),
+        ),
+    ),
     ("Plan", (("Capacity lab", "lab"),)),
     (
         "Account",

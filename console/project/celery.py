@@ -30,6 +30,7 @@ TASK_MODULES = [
     "routing.overrides.tasks",
     "routing.policies.tasks",
     "capacity.fleet.tasks",
+    "capacity.rollouts.tasks",
     "telemetry.slices.tasks",
     "tenants.ledger.tasks",
     "tenants.reconcile.tasks",

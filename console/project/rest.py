@@ -4,6 +4,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularAPIView
 
 from capacity.fleet import api as fleet
+from capacity.rollouts import api as rollouts
 from console.accounts import api as accounts
 from console.pages import api as console
 from console.pages.reference import reference
@@ -48,6 +49,14 @@ _policy: list[URLPattern] = [
     ),
 ]
 
+_rollout: list[URLPattern] = [
+    path("", rollouts.Rollout.as_view(), name="api_rollout"),
+    path("pause/", rollouts.RolloutPause.as_view(), name="api_rollout_pause"),
+    path("resume/", rollouts.RolloutResume.as_view(), name="api_rollout_resume"),
+    path("abort/", rollouts.RolloutAbort.as_view(), name="api_rollout_abort"),
+    path("roll-back/", rollouts.RolloutRollBack.as_view(), name="api_rollout_roll_back"),
+]
+
 _v1: list[URLPattern | URLResolver] = [
     path("me/", accounts.Me.as_view(), name="api_me"),
     path("tokens/", accounts.Tokens.as_view(), name="api_tokens"),
@@ -70,6 +79,8 @@ _v1: list[URLPattern | URLResolver] = [
     path("pools/<slug:name>/", fleet.Pool.as_view(), name="api_pool"),
     path("pools/<slug:name>/limits/", fleet.PoolLimits.as_view(), name="api_pool_limits"),
     path("fleet/limits/", fleet.FleetLimits.as_view(), name="api_fleet_limits"),
+    path("rollouts/", rollouts.Rollouts.as_view(), name="api_rollouts"),
+    path("rollouts/<int:rollout_id>/", include(_rollout)),
     path("policies/", policies.Policies.as_view(), name="api_policies"),
     path("policies/<slug:name>/", include(_policy)),
     path("policy-check/", policies.Check.as_view(), name="api_policy_check"),

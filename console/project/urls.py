@@ -7,6 +7,7 @@ from django.views.generic import RedirectView
 
 from capacity.fleet import pages as fleet
 from capacity.lab import pages as lab
+from capacity.rollouts import pages as rollouts
 from console.accounts import pages as accounts
 from console.accounts import people, profile
 from console.pages import audit, failures, health, jobs, overview, system
@@ -63,6 +64,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("fleet/limits/", fleet.fleet_limits, name="fleet_limits"),
     path("fleet/pools/<str:name>/", fleet.pool, name="pool"),
     path("fleet/pools/<str:name>/limits/", fleet.pool_limits, name="pool_limits"),
+    path("fleet/pools/<str:name>/roll-out/", rollouts.start_rollout, name="start_rollout"),
+    path("rollouts/", rollouts.rollouts, name="rollouts"),
+    path("rollouts/<int:rollout_id>/", rollouts.rollout, name="rollout"),
+    path("rollouts/<int:rollout_id>/<slug:act>/", rollouts.rollout_act, name="rollout_act"),
     path("capacity/lab/", lab.lab, name="lab"),
     path("policies/", policies.policies, name="policies"),
     path("policies/<slug:name>/", policies.policy, name="policy"),

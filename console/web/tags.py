@@ -44,6 +44,7 @@ GLYPHS = {"ok": "●", "warn": "▲", "bad": "■", "stale": "◌", "none": "○
 _TONES = {
     "ok": "ok ready live active shared serving running done published allowed up settled success",
     "warn": "warn loading warming draining degraded expiring rotating behind"
+    " paused rolling_back rolled_back"
     " starting estimated incomplete recovered not_ready waiting read-only",
     "bad": "bad page failed hung lost suspended closed refused down error dead held silent"
     " unreachable hanging refusing full",

@@ -21,7 +21,8 @@ pytest_plugins = ("tests.live_fixtures",)
 
 AXE_RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 ALL = (
-    "/", "/live/", "/fleet/", "/fleet/pools/p-a/", "/policies/", "/policies/main/",
+    "/", "/live/", "/fleet/", "/fleet/pools/p-a/", "/fleet/pools/p-a/roll-out/", "/rollouts/",
+    "/rollouts/{rollout}/", "/rollouts/{rollout}/abort/", "/policies/", "/policies/main/",
     "/policies/main/versions/1/", "/policies/main/edit/",
     "/policies/main/versions/1/roll-back/", "/tenants/", "/tenants/acme/", "/tenants/acme/keys/",
     "/tenants/acme/keys/issue/", "/tenants/acme/keys/{key}/rotate/",
@@ -48,6 +49,7 @@ def world(console: ConsoleProcess, live_store: redis.Redis) -> factories.World:
     factories.make_people(made)
     factories.make_fleet(made, {"p-a": 6, "p-b": 2})
     factories.make_policy(made, versions=2)
+    factories.make_rollout(made, "p-b")
     factories.make_usage(made, "acme", 70)
     factories.beat(live_store)
     factories.scrape(
@@ -119,6 +121,7 @@ def visit(browser: Browser, console: ConsoleProcess, world: factories.World) -> 
 
 def path_of(world: factories.World, path: str) -> str:
     vic = str(world.people["vic"].pk)
+    path = path.replace("{rollout}", str(world.rollouts[0]))
     return path.replace("{key}", str(world.keys["acme"].id)).replace("{vic}", vic)
 
 

@@ -25,6 +25,7 @@ HOSTILE_MODEL = '"><script>alert(1)</script>'
 
 LISTS = (
     "/fleet/",
+    "/rollouts/",
     "/policies/main/",
     "/tenants/",
     "/tenants/acme/keys/",
@@ -45,6 +46,7 @@ OTHERS = (
     "/live/",
     "/",
     "/fleet/pools/p-a/",
+    "/rollouts/{rollout}/",
     "/policies/",
     "/policies/main/versions/1/",
     "/tenants/acme/",
@@ -75,6 +77,9 @@ FORMS = (
     "/new-tenant/",
     "/fleet/limits/",
     "/fleet/pools/p-a/limits/",
+    "/fleet/pools/p-a/roll-out/",
+    "/rollouts/{rollout}/abort/",
+    "/rollouts/{rollout}/pause/",
     "/new-price/",
     "/tenants/acme/suspend/",
     "/tenants/acme/limits/",
@@ -93,8 +98,9 @@ def world(store) -> factories.World:
     factories.make_tenant(made, "acme", "Acme Support", zone="Europe/Berlin")
     factories.make_tenant(made, "globex", "Globex Research")
     factories.make_people(made)
-    factories.make_fleet(made, {"p-a": 2})
+    factories.make_fleet(made, {"p-a": 2, "p-b": 1})
     factories.make_policy(made, versions=2)
+    factories.make_rollout(made, "p-b")
     factories.make_usage(made, "acme", 3)
     factories.beat(store)
     factories.scrape(store, "p-a")
@@ -109,6 +115,7 @@ def client_of(world: factories.World, name: str) -> Client:
 
 def path_of(world: factories.World, path: str) -> str:
     path = path.replace("{vic}", str(world.people["vic"].pk))
+    path = path.replace("{rollout}", str(world.rollouts[0]))
     return path.replace("{key}", str(world.keys["acme"].id))
 
 
@@ -122,6 +129,9 @@ def expected(name: str, path: str) -> int:  # noqa: PLR0911 - one answer a rule
         "/new-price/": {"ada"},
         "/fleet/limits/": {"ana", "ola", "ada"},
         "/fleet/pools/p-a/limits/": {"ana", "ola", "ada"},
+        "/fleet/pools/p-a/roll-out/": {"ana", "ada"},
+        "/rollouts/{rollout}/abort/": {"ana", "ada"},
+        "/rollouts/{rollout}/pause/": {"ana", "ada"},
         "/tenants/acme/suspend/": {"ana", "ola", "ada"},
         "/tenants/acme/limits/": {"ana", "ada", "tina"},
         "/tenants/acme/keys/issue/": {"ana", "ola", "ada", "tina"},
@@ -215,6 +225,8 @@ def test_queries_stay_inside_the_budget_and_do_not_grow_with_rows(world, store):
     factories.make_pools(extra, {f"q-{number:02d}": 2 for number in range(50)})
     world.pools += extra.pools[:1]
     for pool in extra.pools:
+        factories.make_rollout(world, pool)
+    for pool in extra.pools:
         factories.scrape(store, pool)
     many = {path: count_queries(client, path_of(world, path)) for path in paths}
     assert {path for path in paths if many[path] > few[path]} == set()
@@ -246,8 +258,9 @@ def test_hostile_names_are_text_on_every_page_and_in_every_export(store):
     world = factories.World()
     factories.make_tenant(world, "acme", HOSTILE_NAME, key_name=HOSTILE_KEY)
     factories.make_people(world)
-    factories.make_fleet(world, {"p-a": 1})
+    factories.make_fleet(world, {"p-a": 1, "p-b": 1})
     factories.make_policy(world)
+    factories.make_rollout(world, "p-b", reason=HOSTILE_KEY)
     factories.make_usage(
         world, "acme", 2, model_asked=HOSTILE_MODEL, model=HOSTILE_MODEL, error_code="<b>x</b>"
     )

@@ -112,6 +112,13 @@ ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
     ("get", "fleet/limits/", None, ALL),
     ("put", "fleet/limits/", {"dimension": "req", "amount": 5}, ACTING),
     ("delete", "fleet/limits/?dimension=req", None, ACTING),
+    ("get", "rollouts/", None, ALL),
+    ("get", "rollouts/{rollout}/", None, ALL),
+    ("post", "rollouts/{rollout}/pause/", {"reason": "look"}, {"ana", "ada"}),
+    ("post", "rollouts/{rollout}/resume/", {}, {"ana", "ada"}),
+    ("post", "rollouts/{rollout}/abort/", {"reason": "no"}, {"ana", "ada"}),
+    ("post", "rollouts/{rollout}/roll-back/", {}, {"ana", "ada"}),
+    ("post", "rollouts/", {"pool": "p-c", "reason": "newer"}, {"ana", "ada"}),
     ("get", "policies/", None, ALL),
     ("get", "policies/main/", None, ALL),
     ("get", "policies/main/versions/", None, ALL),
@@ -159,6 +166,7 @@ class Caller:
             .replace("{vic}", str(self.world.people["vic"].pk))
             .replace("{usage}", self.world.usage)
             .replace("{job}", str(self.world.job))
+            .replace("{rollout}", str(self.world.rollouts[0]))
         )
 
 
@@ -168,8 +176,9 @@ def world(store) -> World:
     factories.make_tenant(made, "acme", "Acme Support", zone="Europe/Berlin")
     factories.make_tenant(made, "globex", "Globex Research")
     factories.make_people(made)
-    factories.make_fleet(made, {"p-a": 2})
+    factories.make_fleet(made, {"p-a": 2, "p-b": 1, "p-c": 1})
     factories.make_policy(made, versions=2)
+    factories.make_rollout(made, "p-b")
     made.usage = factories.make_usage(made, "acme", 3)[0]
     made.job = enqueue("reconcile_pools", run_after=timezone.now() + timedelta(hours=1))
     factories.beat(store)
@@ -562,13 +571,13 @@ def test_an_unexpected_error_tells_nothing_of_its_inside(world, monkeypatch):
 def test_fleet_says_lifecycle_health_and_why(world, store):
     factories.scrape(store, "p-a", r0={"health": "hung", "reason": "no token for 30 s"})
     caller = Caller(world, "aud")
-    (pool,) = caller.call("get", "pools/").json()["items"]
+    pool, *_others = caller.call("get", "pools/").json()["items"]
     hung, ok = pool["replicas"]
     assert (hung["state"], hung["lifecycle"], hung["health"]) == ("hung", "ready", "hung")
     assert hung["health_reason"] == "no token for 30 s"
     assert (ok["state"], ok["health"]) == ("ready", "ok")
     store.delete(store_keys.pool_state("p-a"))
-    (pool,) = caller.call("get", "pools/").json()["items"]
+    pool, *_others = caller.call("get", "pools/").json()["items"]
     assert pool["live_age_s"] is None
     assert [row["kv_usage_ratio"] for row in pool["replicas"]] == [None, None]
 

@@ -143,7 +143,7 @@ def create_pool(  # noqa: PLR0913 - the columns of a pool, all by name
         spec=dict(spec or {}),
     )
     _check_spec(row)
-    row.kv_capacity_tokens = kv_capacity_tokens or _kv_tokens(row)
+    row.kv_capacity_tokens = kv_capacity_tokens or kv_tokens_of(row)
     save_valid(row, taken="A pool of this name exists.", field="name")
     after = {"name": name, "model": model, "driver": driver, "desired_replicas": desired_replicas}
     PoolRevision.objects.create(
@@ -304,7 +304,7 @@ def _check_spec(pool: Pool) -> None:
         raise InvalidInput(str(error), field="spec") from error
 
 
-def _kv_tokens(pool: Pool) -> int:
+def kv_tokens_of(pool: Pool) -> int:
     """KV capacity of a replica as the settings fix it, else 0: not known before one runs."""
     if pool.driver == Driver.SIMULATED:
         profile = named(pool.spec.get("profile", DEFAULT_PROFILE))

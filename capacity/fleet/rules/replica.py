@@ -138,8 +138,8 @@ def _stay(view: ReplicaView) -> Next:
 
 def _unwanted(view: ReplicaView) -> Next:
     if view.lifecycle is Life.READY:
-        return Next(Life.DRAINING, "more replicas than desired", Act.NOTHING, view.failures)
-    return Next(Life.COLD, "more replicas than desired", Act.STOP, 0)
+        return Next(Life.DRAINING, "no longer wanted", Act.NOTHING, view.failures)
+    return Next(Life.COLD, "no longer wanted", Act.STOP, 0)
 
 
 def _draining(view: ReplicaView, seen: ReplicaStatus | None, age_s: float) -> Next:

@@ -1,0 +1,1 @@
+"""Rollouts: a pool moved to another revision replica by replica, or back."""

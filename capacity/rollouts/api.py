@@ -1,0 +1,247 @@
+"""REST: rollouts, their timeline, and what may be done with one."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from capacity.models import RolloutState
+from capacity.rollouts import services
+from capacity.rollouts.rules import (
+    DEFAULT_DRAIN_LIMIT_S,
+    DEFAULT_LOAD_LIMIT_S,
+    DEFAULT_WARM_S,
+    LEAST_LOAD_LIMIT_S,
+    MOST_S,
+)
+from capacity.rollouts.selectors import rollout_detail, rollouts_page
+from capacity.rollouts.services.acts import Plan
+from console.accounts.selectors import Permission, actor_of, require
+from console.rest.fields import (
+    InstantField,
+    OutSerializer,
+    PageQuery,
+    StrictInteger,
+    StrictSerializer,
+    StrictText,
+)
+from console.rest.requests import idempotency_key_of
+from console.rest.schema import endpoint, page_of
+from console.rest.views import Endpoint, shown
+
+STATES = ("active", *RolloutState.values)
+
+
+class RolloutSerializer(OutSerializer):
+    """A rollout; `progress_ratio` is the share of replicas at its new revision."""
+
+    id = serializers.IntegerField()
+    pool = serializers.CharField()
+    model = serializers.CharField()
+    driver = serializers.CharField()
+    state = serializers.CharField()
+    from_revision = serializers.IntegerField()
+    to_revision = serializers.IntegerField()
+    reason = serializers.CharField()
+    cause = serializers.CharField()
+    author = serializers.CharField()
+    replicas = serializers.IntegerField()
+    replaced = serializers.IntegerField()
+    progress_ratio = serializers.FloatField()
+    created_at = InstantField()
+    ended_at = InstantField(allow_null=True)
+
+
+class RolloutStepSerializer(OutSerializer):
+    """A step of a lane; null times are still to come."""
+
+    step = serializers.CharField()
+    begun_at = InstantField(allow_null=True)
+    ended_at = InstantField(allow_null=True)
+    took_s = serializers.FloatField(allow_null=True)
+    note = serializers.CharField()
+
+
+class RolloutLaneSerializer(OutSerializer):
+    """One replica replaced by another; `result` is empty while it is under way."""
+
+    number = serializers.IntegerField()
+    revision = serializers.IntegerField()
+    old = serializers.CharField()
+    new = serializers.CharField()
+    new_lifecycle = serializers.CharField()
+    step = serializers.CharField()
+    result = serializers.CharField()
+    cause = serializers.CharField()
+    steps = RolloutStepSerializer(many=True)
+
+
+class RolloutDetailSerializer(OutSerializer):
+    """A rollout with its settings before and after, and its timeline."""
+
+    rollout = RolloutSerializer(source="row")
+    before = serializers.JSONField()
+    after = serializers.JSONField()
+    artifact = serializers.CharField()
+    engine_version = serializers.CharField()
+    load_limit_s = serializers.IntegerField()
+    warm_s = serializers.IntegerField()
+    drain_limit_s = serializers.IntegerField()
+    ready_replicas = serializers.IntegerField()
+    desired_replicas = serializers.IntegerField()
+    eta_s = serializers.FloatField(allow_null=True)
+    lanes = RolloutLaneSerializer(many=True)
+
+
+class RolloutsQuery(PageQuery):
+    """Which rollouts."""
+
+    pool = serializers.CharField(required=False, default="", max_length=120)
+    state = serializers.ChoiceField(required=False, default="", choices=STATES)
+
+
+class RolloutRequest(StrictSerializer):
+    """A rollout to start. Without `spec` the settings stay: a rolling restart.
+
+    `artifact` is a version of the pool's model, `engine_version` what engines must say of
+    themselves.
+    """
+
+    pool = StrictText(max_length=120)
+    spec = serializers.DictField(required=False, allow_null=True, default=None)
+    artifact = StrictText(required=False, default="", allow_blank=True, max_length=64)
+    engine_version = StrictText(required=False, default="", allow_blank=True, max_length=64)
+    load_limit_s = StrictInteger(
+        required=False,
+        default=DEFAULT_LOAD_LIMIT_S,
+        min_value=LEAST_LOAD_LIMIT_S,
+        max_value=MOST_S,
+    )
+    warm_s = StrictInteger(required=False, default=DEFAULT_WARM_S, min_value=0, max_value=MOST_S)
+    drain_limit_s = StrictInteger(
+        required=False, default=DEFAULT_DRAIN_LIMIT_S, min_value=0, max_value=MOST_S
+    )
+    reason = StrictText(max_length=400)
+
+
+class RolloutActRequest(StrictSerializer):
+    """Why."""
+
+    reason = StrictText(required=False, default="", allow_blank=True, max_length=400)
+
+
+class Rollouts(Endpoint):
+    """All rollouts."""
+
+    @endpoint(
+        operation_id="rollouts_list",
+        query=RolloutsQuery,
+        answer=page_of(RolloutSerializer),
+        summary="List rollouts, newest first",
+    )
+    def get(self, request: Request) -> Response:
+        """Of all pools, or of one."""
+        require(self.user, Permission.VIEW_ALL)
+        page = rollouts_page(**self.query(RolloutsQuery))
+        items = RolloutSerializer(page.rows, many=True).data
+        return Response({"items": items, "next": page.next_after})
+
+    @endpoint(
+        operation_id="rollouts_start",
+        request=RolloutRequest,
+        answer=RolloutDetailSerializer,
+        status=201,
+        summary="Start a rollout; with an Idempotency-Key a repeated call starts no second one",
+    )
+    def post(self, request: Request) -> Response:
+        """409 while another one has the pool."""
+        require(self.user, Permission.ROLLOUT_RUN)
+        asked = self.body(RolloutRequest)
+        rollout_id = services.start(
+            pool=asked.pop("pool"),
+            plan=Plan(**asked),
+            actor=actor_of(self.user),
+            idempotency_key=idempotency_key_of(request),
+        )
+        return shown(RolloutDetailSerializer, rollout_detail(rollout_id), status=201)
+
+
+class Rollout(Endpoint):
+    """One rollout."""
+
+    @endpoint(
+        operation_id="rollouts_read", answer=RolloutDetailSerializer, summary="Read a rollout"
+    )
+    def get(self, request: Request, rollout_id: int) -> Response:
+        """With every step of every lane."""
+        require(self.user, Permission.VIEW_ALL)
+        return shown(RolloutDetailSerializer, rollout_detail(rollout_id))
+
+
+class _Act(Endpoint):
+    """An act on a rollout; repeated, it changes nothing."""
+
+    def done(self, rollout_id: int, act: Callable[..., None]) -> Response:
+        """Do it; answers with the rollout."""
+        require(self.user, Permission.ROLLOUT_RUN)
+        asked: dict[str, Any] = self.body(RolloutActRequest)
+        act(rollout_id=rollout_id, actor=actor_of(self.user), **asked)
+        return shown(RolloutDetailSerializer, rollout_detail(rollout_id))
+
+
+class RolloutPause(_Act):
+    """Pause."""
+
+    @endpoint(
+        operation_id="rollouts_pause",
+        request=RolloutActRequest,
+        answer=RolloutDetailSerializer,
+        summary="Pause a rollout: no further step until it is resumed",
+    )
+    def post(self, request: Request, rollout_id: int) -> Response:
+        """What loads or drains goes on."""
+        return self.done(rollout_id, services.pause)
+
+
+class RolloutResume(_Act):
+    """Resume."""
+
+    @endpoint(
+        operation_id="rollouts_resume",
+        request=RolloutActRequest,
+        answer=RolloutDetailSerializer,
+        summary="Resume a paused rollout, or the way back of a failed one",
+    )
+    def post(self, request: Request, rollout_id: int) -> Response:
+        """Where it stood."""
+        return self.done(rollout_id, services.resume)
+
+
+class RolloutAbort(_Act):
+    """Abort."""
+
+    @endpoint(
+        operation_id="rollouts_abort",
+        request=RolloutActRequest,
+        answer=RolloutDetailSerializer,
+        summary="Abort a rollout: no further replica is touched",
+    )
+    def post(self, request: Request, rollout_id: int) -> Response:
+        """Replaced replicas stay as they are."""
+        return self.done(rollout_id, services.abort)
+
+
+class RolloutRollBack(_Act):
+    """Roll back."""
+
+    @endpoint(
+        operation_id="rollouts_roll_back",
+        request=RolloutActRequest,
+        answer=RolloutDetailSerializer,
+        summary="Bring every replica back to the revision before",
+    )
+    def post(self, request: Request, rollout_id: int) -> Response:
+        """One by one, as forward."""
+        return self.done(rollout_id, services.roll_back)

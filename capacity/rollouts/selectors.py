@@ -1,0 +1,301 @@
+"""Rollouts as pages and REST need them: frozen values, a fixed number of queries."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count, Q, QuerySet
+from django.utils import timezone
+
+from capacity.models import (
+    ACTIVE,
+    Artifact,
+    Driver,
+    Pool,
+    PoolRevision,
+    Replica,
+    Rollout,
+    RolloutLane,
+    RolloutState,
+    RolloutStep,
+)
+from capacity.rollouts.rules import LANE_STEPS, Step
+from console.errors import NotFound
+from console.web.keyset import DEFAULT_LIMIT, Page, take
+from routing.contracts.enums import ReplicaLifecycle
+
+MAX_LANES = 600  # of one rollout on a page: a full pool, there and back
+MAX_ARTIFACTS = 200
+_ACTIVE = tuple(state.value for state in ACTIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRow:
+    """A rollout as lists show it. `replaced` of `replicas` run the revision it goes to."""
+
+    id: int
+    pool: str
+    model: str
+    driver: str
+    state: str
+    from_revision: int
+    to_revision: int
+    reason: str
+    cause: str
+    author: str
+    replicas: int
+    replaced: int
+    created_at: datetime
+    ended_at: datetime | None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it has the pool."""
+        return self.state in _ACTIVE
+
+    @property
+    def progress_ratio(self) -> float:
+        """Share of the pool's replicas that run the new revision; 1 for an empty pool when done."""
+        if not self.replicas:
+            return 1.0 if self.state == RolloutState.DONE else 0.0
+        return min(1.0, self.replaced / self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One step of a lane. `took_s` counts on while it has not ended; None before it began."""
+
+    step: str
+    begun_at: datetime | None
+    ended_at: datetime | None
+    note: str
+    took_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRow:
+    """One replica replaced by another, with every step that it takes, also those to come."""
+
+    number: int
+    revision: int
+    old: str
+    new: str
+    new_lifecycle: str
+    new_cause: str
+    step: str
+    result: str
+    cause: str
+    steps: tuple[StepRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutDetail:
+    """A rollout with its lanes, what it waits for, and what is left while it runs.
+
+    `eta_s` is how long it will still take at the pace of its finished lanes; None before one
+    is finished, or while it does not move. `other_id` is another rollout that has the pool.
+    """
+
+    row: RolloutRow
+    before: dict[str, object]
+    after: dict[str, object]
+    artifact: str
+    engine_version: str
+    load_limit_s: int
+    warm_s: int
+    drain_limit_s: int
+    lanes: tuple[LaneRow, ...]
+    ready_replicas: int
+    desired_replicas: int
+    eta_s: float | None
+    other_id: int | None
+    is_way_back_known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PoolToRoll:
+    """A pool as the start page needs it. `running_id` is a rollout that has it."""
+
+    name: str
+    model: str
+    driver: str
+    revision: int
+    spec: dict[str, object]
+    desired_replicas: int
+    ready_replicas: int
+    artifacts: tuple[str, ...]
+    running_id: int | None
+    is_rolled_here: bool
+
+
+def rollouts_page(
+    *, pool: str = "", state: str = "", after: str | None = None, limit: int = DEFAULT_LIMIT
+) -> Page[RolloutRow]:
+    """Rollouts, newest first: two queries."""
+    rows = Rollout.objects.select_related("pool__model")
+    if pool:
+        rows = rows.filter(pool__name=pool)
+    if state == "active":
+        rows = rows.filter(state__in=_ACTIVE)
+    elif state:
+        rows = rows.filter(state=state)
+    page = take(rows, order=("-id",), after=after, limit=limit)
+    replaced = _replaced(page.rows)
+    return page.map(lambda row: _row(row, replaced))
+
+
+def rollout_detail(rollout_id: int) -> RolloutDetail:
+    """One rollout with its timeline: eight queries at most. Raises `NotFound`."""
+    row = Rollout.objects.select_related("pool__model").filter(pk=rollout_id).first()
+    if row is None:
+        raise NotFound("No such rollout.")
+    revisions = {
+        one.number: one
+        for one in PoolRevision.objects.select_related("artifact").filter(
+            pool=row.pool, number__in=(row.from_revision, row.to_revision)
+        )
+    }
+    lanes = _lanes(row)
+    shown = _row(row, _replaced([row]))
+    to = revisions.get(row.to_revision)
+    before = revisions.get(row.from_revision)
+    other = Rollout.objects.filter(pool=row.pool, state__in=_ACTIVE).exclude(pk=row.pk)
+    return RolloutDetail(
+        row=shown,
+        before=before.spec if before else {},
+        after=to.spec if to else {},
+        artifact=to.artifact.version if to and to.artifact else "",
+        engine_version=to.engine_version if to else "",
+        load_limit_s=row.load_limit_s,
+        warm_s=row.warm_s,
+        drain_limit_s=row.drain_limit_s,
+        lanes=lanes,
+        ready_replicas=_ready(row.pool),
+        desired_replicas=row.pool.desired_replicas,
+        eta_s=_eta_s(shown, lanes),
+        other_id=other.values_list("pk", flat=True).first(),
+        is_way_back_known=row.pool.revision == row.from_revision,
+    )
+
+
+def pool_to_roll(pool: str) -> PoolToRoll:
+    """The pool of a rollout that is about to start: four queries. Raises `NotFound`."""
+    row = Pool.objects.select_related("model").filter(name=pool).first()
+    if row is None:
+        raise NotFound("No such pool.", field="pool")
+    artifacts = Artifact.objects.filter(model=row.model).order_by("version")
+    running = Rollout.objects.filter(pool=row, state__in=_ACTIVE)
+    return PoolToRoll(
+        name=row.name,
+        model=row.model.name,
+        driver=row.driver,
+        revision=row.revision,
+        spec=row.spec,
+        desired_replicas=row.desired_replicas,
+        ready_replicas=_ready(row),
+        artifacts=tuple(artifacts.values_list("version", flat=True)[:MAX_ARTIFACTS]),
+        running_id=running.values_list("pk", flat=True).first(),
+        is_rolled_here=row.driver != Driver.STATIC,
+    )
+
+
+def _ready(pool: Pool) -> int:
+    return Replica.objects.filter(
+        pool=pool, removed_at=None, is_retired=False, lifecycle=ReplicaLifecycle.READY.value
+    ).count()
+
+
+def _replaced(rows: Iterable[Rollout]) -> dict[int, int]:
+    """By rollout, replicas that went to its new revision, less those that went back."""
+    rows = list(rows)
+    if not rows:
+        return {}
+    to = {row.pk: row.to_revision for row in rows}
+    done = Q(result=Step.DONE.value)
+    counts = (
+        RolloutLane.objects.filter(done, rollout__in=to)
+        .values("rollout_id", "revision")
+        .annotate(lanes=Count("id"))
+    )
+    found: dict[int, int] = dict.fromkeys(to, 0)
+    for one in counts:
+        sign = 1 if one["revision"] == to[one["rollout_id"]] else -1
+        found[one["rollout_id"]] += sign * one["lanes"]
+    return {key: max(0, value) for key, value in found.items()}
+
+
+def _row(row: Rollout, replaced: dict[int, int]) -> RolloutRow:
+    return RolloutRow(
+        id=row.pk,
+        pool=row.pool.name,
+        model=row.pool.model.name,
+        driver=row.pool.driver,
+        state=row.state,
+        from_revision=row.from_revision,
+        to_revision=row.to_revision,
+        reason=row.reason,
+        cause=row.cause,
+        author=row.author,
+        replicas=row.replicas,
+        replaced=replaced.get(row.pk, 0),
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+    )
+
+
+def _lanes(rollout: Rollout) -> tuple[LaneRow, ...]:
+    rows = rollout.lanes.select_related("old", "new").order_by("number")[:MAX_LANES]
+    steps: dict[int, list[RolloutStep]] = {}
+    found: QuerySet[RolloutStep] = RolloutStep.objects.filter(lane__rollout=rollout)
+    for step in found.order_by("lane_id", "id")[: MAX_LANES * len(Step)]:
+        steps.setdefault(step.lane_id, []).append(step)
+    return tuple(_lane(row, steps.get(row.pk, ())) for row in rows)
+
+
+def _lane(row: RolloutLane, taken: Sequence[RolloutStep]) -> LaneRow:
+    now = timezone.now()
+    shown = [
+        StepRow(
+            step=one.step,
+            begun_at=one.begun_at,
+            ended_at=one.ended_at,
+            note=one.note,
+            took_s=((one.ended_at or now) - one.begun_at).total_seconds(),
+        )
+        for one in taken
+    ]
+    if not row.result:
+        names = {one.step for one in taken}
+        shown += [
+            StepRow(step.value, None, None, "", None)
+            for step in LANE_STEPS
+            if step.value not in names
+        ]
+    return LaneRow(
+        number=row.number,
+        revision=row.revision,
+        old=row.old.name,
+        new=row.new.name if row.new else "",
+        new_lifecycle=row.new.lifecycle if row.new and row.new.removed_at is None else "",
+        new_cause=row.new.cause if row.new else "",
+        step=row.step,
+        result=row.result,
+        cause=row.cause,
+        steps=tuple(shown),
+    )
+
+
+def _eta_s(row: RolloutRow, lanes: Sequence[LaneRow]) -> float | None:
+    """Lanes left times the mean length of the finished ones."""
+    if row.state not in (RolloutState.RUNNING, RolloutState.ROLLING_BACK):
+        return None
+    took = [
+        (lane.steps[-1].begun_at - lane.steps[0].begun_at).total_seconds()
+        for lane in lanes
+        if lane.result == Step.DONE and lane.steps[0].begun_at and lane.steps[-1].begun_at
+    ]
+    if not took:
+        return None
+    is_forward = row.state == RolloutState.RUNNING
+    left = row.replicas - row.replaced if is_forward else row.replaced
+    return max(0, left) * sum(took) / len(took)

@@ -1,0 +1,128 @@
+"""The rollout's state machine, case by case."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capacity.drivers.base import Identity
+from capacity.rollouts.rules import (
+    CHECK_LIMIT_S,
+    LANE_STEPS,
+    LaneView,
+    Limits,
+    Member,
+    NewReplica,
+    Step,
+    Verdict,
+    advance,
+    checked,
+    misfit,
+    next_to_replace,
+)
+from routing.contracts.enums import ReplicaHealth, ReplicaLifecycle
+
+LIMITS = Limits(load_s=100, warm_s=60)
+WARMING = NewReplica(ReplicaLifecycle.WARMING)
+READY = NewReplica(ReplicaLifecycle.READY)
+LOADING = NewReplica(ReplicaLifecycle.LOADING)
+
+
+def next_of(step: Step, new: NewReplica | None, age_s: float = 1.0, **fields: bool):
+    return advance(LaneView(step, 1000.0, new, **fields), LIMITS, 1000.0 + age_s)
+
+
+@pytest.mark.parametrize(
+    ("step", "new", "age_s", "verdict", "to"),
+    [
+        (Step.SURGE, None, 0, Verdict.GO, Step.LOAD),
+        (Step.LOAD, NewReplica(ReplicaLifecycle.COLD), 99, Verdict.WAIT, None),
+        (Step.LOAD, LOADING, 100, Verdict.WAIT, None),
+        (Step.LOAD, LOADING, 100.1, Verdict.FAIL, None),
+        (Step.LOAD, WARMING, 5000, Verdict.GO, Step.IDENTIFY),
+        (Step.IDENTIFY, WARMING, 1, Verdict.CHECK, None),
+        (Step.IDENTIFY, LOADING, 1, Verdict.FAIL, None),
+        (Step.PROBE, WARMING, 1, Verdict.CHECK, None),
+        (Step.PROBE, None, 1, Verdict.FAIL, None),
+        (Step.WARM, READY, 59.9, Verdict.WAIT, None),
+        (Step.WARM, READY, 60, Verdict.GO, Step.SHIFT),
+        (Step.WARM, LOADING, 60, Verdict.FAIL, None),
+        (Step.SHIFT, READY, 0, Verdict.GO, Step.DRAIN),
+        (Step.DRAIN, READY, 5000, Verdict.WAIT, None),
+        (Step.DRAIN, None, 1, Verdict.WAIT, None),
+    ],
+)
+def test_each_step_waits_goes_or_fails(step, new, age_s, verdict, to) -> None:
+    found = next_of(step, new, age_s)
+    assert (found.verdict, found.step) == (verdict, to)
+    assert found.cause or found.verdict in (Verdict.GO, Verdict.CHECK)
+
+
+def test_a_drained_lane_is_done() -> None:
+    assert next_of(Step.DRAIN, READY, is_old_gone=True).step is Step.DONE
+
+
+@pytest.mark.parametrize("step", [Step.LOAD, Step.IDENTIFY, Step.PROBE, Step.WARM])
+def test_a_broken_engine_fails_the_lane_before_the_old_one_goes(step) -> None:
+    for new in (
+        NewReplica(ReplicaLifecycle.FAILED, "it died"),
+        NewReplica(ReplicaLifecycle.LOADING, "it died", failures=1),
+    ):
+        found = next_of(step, new)
+        assert (found.verdict, found.cause) == (Verdict.FAIL, "it died")
+
+
+@pytest.mark.parametrize("health", list(ReplicaHealth))
+def test_only_hung_or_lost_stops_one_that_warms_up(health) -> None:
+    new = NewReplica(ReplicaLifecycle.READY, health=health, health_reason="why")
+    found = next_of(Step.WARM, new, 61)
+    is_bad = health in (ReplicaHealth.HUNG, ReplicaHealth.LOST)
+    assert found.verdict is (Verdict.FAIL if is_bad else Verdict.GO)
+
+
+def test_a_clock_set_back_makes_nothing_late() -> None:
+    assert next_of(Step.LOAD, LOADING, -5000).verdict is Verdict.WAIT
+
+
+@given(st.sampled_from(list(Step)), st.floats(0, 1e6), st.booleans())
+def test_a_lane_never_goes_back(step, age_s, gone) -> None:
+    if step in (Step.DONE, Step.DROPPED):
+        return
+    for new in (WARMING, READY):
+        found = next_of(step, new, age_s, is_old_gone=gone)
+        if found.verdict is Verdict.GO:
+            assert LANE_STEPS.index(found.step) == LANE_STEPS.index(step) + 1
+
+
+def test_no_answer_is_asked_again_until_the_limit_and_a_wrong_one_is_final() -> None:
+    assert checked(Step.PROBE, "no", is_answer=False, age_s=1).verdict is Verdict.WAIT
+    late = checked(Step.PROBE, "no", is_answer=False, age_s=CHECK_LIMIT_S + 1)
+    assert late.verdict is Verdict.FAIL
+    assert checked(Step.IDENTIFY, "wrong", is_answer=True, age_s=0).verdict is Verdict.FAIL
+    assert checked(Step.IDENTIFY, "", is_answer=True, age_s=0).step is Step.PROBE
+    assert checked(Step.PROBE, "", is_answer=True, age_s=0).step is Step.WARM
+
+
+@pytest.mark.parametrize(
+    ("seen", "version", "said"),
+    [
+        (Identity(("m",), "w", "0.32.0+cpu", "w"), "0.32.0", ""),
+        (Identity(("m",), "w", "0.32.0", "w"), "0.32", ""),
+        (Identity(("m",), "w", "0.32.0", ""), "", ""),
+        (Identity(("m",), "w", "0.320.0", "w"), "0.32", "version 0.320.0, not 0.32"),
+        (Identity(("x", "y"), "w", "1", "w"), "", "serves x, y, not m"),
+        (Identity((), "", "", ""), "", "serves nothing"),
+        (Identity(("m",), "old", "1", "new"), "", "loaded old, not new"),
+        (Identity(("m",), "w", "", "w"), "1", "version unknown"),
+    ],
+)
+def test_an_engine_is_what_was_asked_for_or_says_why_not(seen, version, said) -> None:
+    found = misfit(seen, "m", version)
+    assert said in found
+    assert bool(found) == bool(said)
+
+
+def test_idle_replicas_are_replaced_first_and_those_at_the_goal_never() -> None:
+    members = [Member(1, 0, 1, True), Member(2, 1, 1, False), Member(3, 2, 2, True)]
+    assert next_to_replace(members, 2) == members[1]
+    assert next_to_replace(members, 1) == members[2]
+    assert next_to_replace(members[2:], 2) is None
