@@ -25,9 +25,10 @@ from routing.contracts.ids import day_of, uuid7
 from routing.contracts.process import GatewayStatus, ProcessStatus, encode_status
 from routing.policies.services import publish
 from routing.store import keys
+from telemetry.slos.services import set_objective
 from tenants.directory.services import add_member, create_tenant
 from tenants.keys.services import IssuedKey, issue_key
-from tenants.models import ApiKey, Usage, UsageRollup
+from tenants.models import ApiKey, Usage, UsageRollup, WorkTask, WorkTaskPart
 from tenants.prices.services import add_price
 from tenants.quotas.services import set_limit
 
@@ -55,6 +56,8 @@ class World:
     keys: dict[str, IssuedKey] = field(default_factory=dict)
     pools: list[str] = field(default_factory=list)
     rollouts: list[int] = field(default_factory=list)
+    task_id: int = 0
+    objective_id: int = 0
 
 
 def make_people(world: World) -> None:
@@ -213,6 +216,46 @@ def make_usage(world: World, slug: str, count: int, **fields: Any) -> list[str]:
     Usage.objects.bulk_create(made)
     _roll_up(made)
     return [str(row.request_id) for row in made]
+
+
+def make_tasks(world: World, slug: str, count: int, **fields: Any) -> list[int]:
+    """Tasks of four calls each, all of the same step, with their sums; ended in turn."""
+    made = []
+    for number in range(count):
+        name = f"{slug}-task-{count}-{number}"
+        named = {"task_id": name, "task_kind": "triage", "step": "2/3", "status": "ok", **fields}
+        name = named["task_id"] = f"{named['task_id']}{number if fields else ''}"
+        ids = make_usage(world, slug, 4, **named)
+        rows = list(Usage.objects.filter(request_id__in=ids))
+        outcome = ("success", "failure", "")[number % 3]
+        task = WorkTask.objects.create(
+            tenant_id=world.tenants[slug],
+            task=name,
+            kind=named["task_kind"],
+            first_at=min(row.started_at for row in rows),
+            last_at=max(row.ended_at for row in rows),
+            outcome=outcome,
+            outcome_at=timezone.now() - timedelta(seconds=1) if outcome else None,
+            outcome_source="header" if outcome else "",
+        )
+        for model, pool in {(row.model, row.pool) for row in rows}:
+            part = [row for row in rows if (row.model, row.pool) == (model, pool)]
+            sums = {
+                total: sum(getattr(row, total) for row in part)
+                for total in ("input_tokens", "cached_tokens", "output_tokens", "spend_nanousd")
+            }
+            WorkTaskPart.objects.create(
+                task=task, model=model, pool=pool, requests=len(part), **sums
+            )
+        made.append(task.pk)
+    world.task_id = made[0]
+    return made
+
+
+def make_objective(world: World, **fields: Any) -> None:
+    """Half a second to the first token, for 99 % of everything."""
+    values = {"work_class": "", "model": "", "metric": "ttft", "threshold_ms": 500}
+    world.objective_id = set_objective(**{**values, "target_ratio": 0.99, "actor": ACTOR, **fields})
 
 
 def _usage_row(key: ApiKey, at_ms: int, draw: random.Random, fields: dict[str, Any]) -> Usage:

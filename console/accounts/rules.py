@@ -26,6 +26,7 @@ class Permission(StrEnum):
     TENANT_MANAGE_KEYS = "tenant_manage_keys"
     TENANT_MANAGE_MEMBERS = "tenant_manage_members"
     TENANT_MANAGE_LIMITS = "tenant_manage_limits"
+    TENANT_REPORT_OUTCOMES = "tenant_report_outcomes"
 
 
 TENANT_ADMIN = "tenant_admin"
@@ -44,6 +45,7 @@ _OPERATOR = frozenset(
         Permission.TENANT_VIEW,
         Permission.TENANT_MANAGE_KEYS,
         Permission.TENANT_MANAGE_MEMBERS,
+        Permission.TENANT_REPORT_OUTCOMES,
     }
 )
 _AUDITOR = frozenset(
@@ -75,6 +77,7 @@ _BY_MEMBERSHIP: dict[str, frozenset[Permission]] = {
             Permission.TENANT_MANAGE_KEYS,
             Permission.TENANT_MANAGE_MEMBERS,
             Permission.TENANT_MANAGE_LIMITS,
+            Permission.TENANT_REPORT_OUTCOMES,
         }
     ),
     TENANT_VIEWER: frozenset({Permission.TENANT_VIEW}),

@@ -32,6 +32,7 @@ ENTRIES = (
     Entry("push snapshot", 30, ENQUEUE_TASK, ("push_snapshot",)),
     Entry("push overrides", 30, ENQUEUE_TASK, ("push_overrides",)),
     Entry("roll up slices", 60, ENQUEUE_TASK, ("roll_up_slices",)),
+    Entry("judge objectives", 30, ENQUEUE_TASK, ("judge_objectives",)),
     Entry("reconcile ledger", 600, ENQUEUE_TASK, ("reconcile_ledger",)),
     Entry("drop old partitions", _DAY_S, ENQUEUE_TASK, ("drop_old_partitions",)),
 )

@@ -1,14 +1,15 @@
-"""Replicas that need a person now, and the order of everything that does: worst first."""
+"""Replicas and objectives that need a person now, and the order of everything: worst first."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from django.urls import reverse
 
 from capacity.fleet.grid import kv_tone
 from console.web import units
-from console.web.live_state import SeenPool
+from console.web.live_state import SeenPool, age_of_ms
 from console.web.tables import Strip
 from routing.contracts.enums import ReplicaHealth
+from telemetry.slos.selectors import ObjectiveState
 
 MAX_SHOWN = 50
 _ORDER = {"bad": 0, "warn": 1, "stale": 2}
@@ -27,7 +28,8 @@ def of_pool(name: str, seen: SeenPool | None, desired: int) -> list[Strip]:
         if state.health is ReplicaHealth.STALE:
             strips.append(_pool(name, "stale", f"{state.replica_id} is stale. {state.reason}", url))
         elif state.health is not ReplicaHealth.OK:
-            text = f"{state.replica_id} is {state.health.value}. {state.reason}"
+            since = f" Last good report {_age(state.at_ms)}." if state.at_ms else ""
+            text = f"{state.replica_id} is {state.health.value}. {state.reason}{since}"
             strips.append(_pool(name, "bad", text, url))
         elif tone := kv_tone(state.kv_usage_ratio):
             text = f"{state.replica_id} KV {units.percent(state.kv_usage_ratio)}."
@@ -35,9 +37,45 @@ def of_pool(name: str, seen: SeenPool | None, desired: int) -> list[Strip]:
     return strips
 
 
+def of_objectives(states: Iterable[ObjectiveState]) -> list[Strip]:
+    """Strips of objectives whose budget burns too fast: what, how fast, over which windows."""
+    strips = []
+    for one in states:
+        if one.alarm is None:
+            continue
+        rule = one.alarm.rule
+        tone = "bad" if rule.severity == "page" else "warn"
+        text = (
+            f"Objective {one.objective.label}: burn {one.alarm.long_burn:.1f}x over"
+            f" {_minutes(rule.long_min)}, {one.alarm.short_burn:.1f}x over"
+            f" {_minutes(rule.short_min)} ({one.objective.promise})."
+        )
+        strips.append(Strip(tone, rule.severity, text, reverse("why_p99"), "Why? →"))
+    return strips
+
+
+def fresh_waits(seen: Mapping[str, SeenPool]) -> list[float | None]:
+    """Mean queue wait (s) of each replica that reports and is well, over its last period."""
+    return [
+        state.queue_mean_s
+        for pool in seen.values()
+        if not pool.is_stale
+        for state in pool.state.endpoints
+        if state.health is ReplicaHealth.OK
+    ]
+
+
 def worst_first(strips: Iterable[Strip]) -> list[Strip]:
     """At most `MAX_SHOWN`, pages before warnings before stale parts."""
     return sorted(strips, key=lambda strip: _ORDER.get(strip.tone, 9))[:MAX_SHOWN]
+
+
+def _age(at_ms: int) -> str:
+    return f"{units.age(age_of_ms(at_ms))} ago"
+
+
+def _minutes(count: int) -> str:
+    return units.seconds(count * 60)
 
 
 def _pool(name: str, tone: str, text: str, url: str) -> Strip:

@@ -14,7 +14,16 @@ from tenants.directory.selectors import slugs_of
 MAX_OWN_TENANTS = 20  # listed in the side bar; more are found on the start page
 
 _EVERYTHING = (
-    ("Watch", (("Overview", "overview"), ("Live", "live"), ("Fleet", "fleet"))),
+    (
+        "Watch",
+        (
+            ("Overview", "overview"),
+            ("Live", "live"),
+            ("Tasks", "tasks"),
+            ("Objectives", "slo"),
+            ("Fleet", "fleet"),
+        ),
+    ),
     (
         "Control",
         (
@@ -30,6 +39,7 @@ _EVERYTHING = (
         (
             ("Spend", "spend"),
             ("Usage", "usage"),
+            ("Carbon", "carbon"),
             ("Estimates", "estimates"),
             ("Reconciliation", "reconciliation"),
         ),
@@ -96,6 +106,7 @@ def _tenant(request: HttpRequest, slug: str) -> Group:
         (
             _link(request, "Limits", reverse("own_tenant", kwargs={"slug": slug}), exact=True),
             _link(request, "Usage", reverse("own_usage", kwargs={"slug": slug})),
+            _link(request, "Tasks", reverse("own_tasks", kwargs={"slug": slug})),
             _link(request, "Keys", reverse("own_keys", kwargs={"slug": slug})),
             _link(request, "Members", reverse("own_members", kwargs={"slug": slug})),
         ),

@@ -32,6 +32,7 @@ TASK_MODULES = [
     "capacity.fleet.tasks",
     "capacity.rollouts.tasks",
     "telemetry.slices.tasks",
+    "telemetry.slos.tasks",
     "tenants.ledger.tasks",
     "tenants.reconcile.tasks",
 ]

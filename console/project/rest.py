@@ -10,13 +10,16 @@ from console.pages import api as console
 from console.pages.reference import reference
 from routing.estimates import api as estimates
 from routing.policies import api as policies
+from telemetry.economics import api as economics
 from telemetry.slices import api as slices
+from telemetry.slos import api as slos
 from tenants.directory import api as directory
 from tenants.keys import api as keys
 from tenants.ledger import api as ledger
 from tenants.prices import api as prices
 from tenants.quotas import api as quotas
 from tenants.reconcile import api as reconcile
+from tenants.work import api as work
 
 _tenant: list[URLPattern] = [
     path("", directory.Tenant.as_view(), name="api_tenant"),
@@ -85,6 +88,15 @@ _v1: list[URLPattern | URLResolver] = [
     path("policies/<slug:name>/", include(_policy)),
     path("policy-check/", policies.Check.as_view(), name="api_policy_check"),
     path("policy-acks/", policies.SnapshotAcks.as_view(), name="api_policy_acks"),
+    path("tasks/", work.Tasks.as_view(), name="api_tasks"),
+    path("tasks/<int:task_id>/", work.Task.as_view(), name="api_task"),
+    path("tasks/<int:task_id>/steps/", work.TaskSteps.as_view(), name="api_task_steps"),
+    path("task-outcomes/", work.TaskOutcomes.as_view(), name="api_task_outcomes"),
+    path("objectives/", slos.Objectives.as_view(), name="api_objectives"),
+    path("objectives/<int:objective_id>/", slos.Objective.as_view(), name="api_objective"),
+    path("carbon/", economics.Carbon.as_view(), name="api_carbon"),
+    path("carbon/grid/", economics.Grid.as_view(), name="api_carbon_grid"),
+    path("carbon/power/", economics.Power.as_view(), name="api_carbon_power"),
     path("series/", slices.SeriesView.as_view(), name="api_series"),
     path("system/", console.System.as_view(), name="api_system"),
     path("audit/", console.Trail.as_view(), name="api_audit"),

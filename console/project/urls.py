@@ -10,11 +10,13 @@ from capacity.lab import pages as lab
 from capacity.rollouts import pages as rollouts
 from console.accounts import pages as accounts
 from console.accounts import people, profile
-from console.pages import audit, failures, health, jobs, overview, system
+from console.pages import audit, failures, health, jobs, overview, questions, system
 from console.web import theme
 from routing.estimates import pages as estimates
 from routing.policies import pages as policies
+from telemetry.economics import pages as economics
 from telemetry.live import pages as telemetry
+from telemetry.slos import pages as slos
 from tenants.directory import members
 from tenants.directory import pages as directory
 from tenants.keys import pages as keys
@@ -23,6 +25,7 @@ from tenants.portal import pages as portal
 from tenants.prices import pages as prices
 from tenants.quotas import pages as quotas
 from tenants.reconcile import pages as reconcile
+from tenants.work import pages as work
 
 # Prefix of page names whose links stay in that area: all tenants, or one's own.
 ALL: dict[str, Any] = {"area": ""}
@@ -59,6 +62,16 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("sign-out/", accounts.SignOut.as_view(), name="sign_out"),
     path("theme/", theme.theme, name="theme"),
     path("", overview.overview, name="overview"),
+    path("why-p99/", questions.why_p99, name="why_p99"),
+    path("why-bill/", questions.why_bill, name="why_bill"),
+    path("tasks/", work.tasks, name="tasks"),
+    path("tasks/<int:task_id>/", work.task, name="task"),
+    path("carbon/", economics.carbon, name="carbon"),
+    path("carbon/grid/", economics.state_grid, name="state_grid"),
+    path("carbon/power/", economics.state_power, name="state_power"),
+    path("slo/", slos.slo, name="slo"),
+    path("slo/set/", slos.set_objective, name="set_objective"),
+    path("slo/<int:objective_id>/remove/", slos.remove_objective, name="remove_objective"),
     path("live/", telemetry.live, name="live"),
     path("fleet/", fleet.fleet, name="fleet"),
     path("fleet/limits/", fleet.fleet_limits, name="fleet_limits"),
@@ -91,6 +104,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     *key_pages("tenants", ALL),
     *member_pages("tenants", ALL),
     path("t/<slug:slug>/", portal.tenant, OWN, name="own_tenant"),
+    path("t/<slug:slug>/tasks/", work.own_tasks, name="own_tasks"),
+    path("t/<slug:slug>/tasks/<int:task_id>/", work.own_task, name="own_task"),
     path("t/<slug:slug>/usage/", ledger.own_usage, name="own_usage"),
     path("t/<slug:slug>/usage.csv", ledger.own_usage_csv, name="own_usage_csv"),
     *key_pages("t", OWN),

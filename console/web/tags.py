@@ -159,6 +159,13 @@ def empty(title: str, why: str, url: str = "", action: str = "") -> dict[str, st
     return {"title": title, "why": why, "url": url, "action": action}
 
 
+@register.simple_tag
+def spark(points: Sequence[float | None], name: str) -> SafeString:
+    """A sparkline of one value a minute beside its figure; nothing where no value is known."""
+    known = any(point is not None for point in points)
+    return charts.sparkline(points, f"{name}, minute by minute") if known else SafeString("")
+
+
 @register.inclusion_tag("partials/kpi.html")
 def kpi(
     name: str,

@@ -12,8 +12,9 @@ class EndpointState(msgspec.Struct, frozen=True):
 
     `kv_usage_ratio` is 0..1; `*_per_s` are rates over the last scrape interval, None until two
     scrapes of the same run of the engine exist. `ttft_mean_s` is the engine's own mean over that
-    interval, None when nothing was observed. `at_ms` 0: never scraped. `resident_kv_blocks` counts
-    the distinct prefix blocks that its cache holds, by its KV events.
+    interval, `queue_mean_s` that of the time spent waiting inside it, None when nothing was
+    observed. `at_ms` 0: never scraped. `resident_kv_blocks` counts the distinct prefix blocks that
+    its cache holds, by its KV events.
     """
 
     replica_id: str
@@ -33,6 +34,7 @@ class EndpointState(msgspec.Struct, frozen=True):
     preemptions_total: float | None = None
     engine_version: str = ""
     resident_kv_blocks: int | None = None
+    queue_mean_s: float | None = None
 
 
 class PoolState(msgspec.Struct, frozen=True):

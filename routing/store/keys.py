@@ -85,6 +85,11 @@ def slice_minute(minute: int) -> str:
     return f"hr:{{slices}}:{minute}"
 
 
+def class_minute(minute: int) -> str:
+    """Hash of one minute: model x work class over all tenants and pools -> merged sums."""
+    return f"hr:{{slices}}:{minute}:classes"
+
+
 def sign_in_failures(subject_digest: str) -> str:
     """Counter of failed sign-ins of one name from one address; expires by itself."""
     return f"hr:signin:{subject_digest}"

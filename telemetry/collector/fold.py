@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import WatchError
 
-from routing.contracts.slices import SliceFrame, decode_frame
+from routing.contracts.slices import SliceDelta, SliceFrame, decode_frame
 from routing.store import keys
 from telemetry.collector.wire import as_bytes
 from telemetry.stats.figures import SPEND_MINUTES, WINDOW_S, Spend, Trailing
@@ -25,6 +25,7 @@ from telemetry.stats.windows import (
     Seen,
     SliceKey,
     SliceSum,
+    class_key,
     decode_key,
     decode_sum,
     encode_key,
@@ -88,6 +89,7 @@ async def _fold_batch(store: Redis, now_ms: int) -> Folded:
             return Folded([], is_drained=True)
         frames, seen = _new_frames(entries, position.seen, now_ms)
         minutes = await _merge(pipe, frames)
+        classes = await _merge_classes(pipe, frames)
         pipe.multi()  # type: ignore[no-untyped-call]
         folds = position.folds + 1
         for minute, sums in minutes.items():
@@ -95,6 +97,10 @@ async def _fold_batch(store: Redis, now_ms: int) -> Folded:
             pipe.hset(name, mapping={encode_key(key): encode_sum(row) for key, row in sums.items()})
             pipe.expire(name, MINUTE_KEPT_S)
             pipe.zadd(keys.SLICE_DIRTY, {str(minute): folds})
+        for minute, sums in classes.items():
+            name = keys.class_minute(minute)
+            pipe.hset(name, mapping={encode_key(key): encode_sum(row) for key, row in sums.items()})
+            pipe.expire(name, MINUTE_KEPT_S)
         last = entries[-1][0]
         pipe.hset(
             keys.SLICE_POSITION,
@@ -164,16 +170,11 @@ def _new_frames(
 
 async def _merge(pipe: Pipeline, frames: list[SliceFrame]) -> dict[int, dict[SliceKey, SliceSum]]:
     """Stored sums of the touched slices, with the reports added."""
-    by_minute: dict[int, list[SliceFrame]] = {}
-    for frame in frames:
-        if frame.rows:
-            by_minute.setdefault(minute_of(frame.at_ms), []).append(frame)
     merged: dict[int, dict[SliceKey, SliceSum]] = {}
-    for minute, reports in by_minute.items():
-        deltas = [delta for report in reports for delta in report.rows]
+    for minute, deltas in _by_minute(frames).items():
         touched = {key_of(delta) for delta in deltas}
         touched |= {key.as_other() for key in touched} | {TOTAL}
-        stored = await _stored(pipe, minute, sorted(touched))
+        stored = await _stored(pipe, keys.slice_minute(minute), sorted(touched))
         count = await pipe.hlen(keys.slice_minute(minute))
         sums: dict[SliceKey, SliceSum] = {}
         for delta in deltas:
@@ -188,8 +189,33 @@ async def _merge(pipe: Pipeline, frames: list[SliceFrame]) -> dict[int, dict[Sli
     return merged
 
 
-async def _stored(pipe: Pipeline, minute: int, wanted: list[SliceKey]) -> dict[SliceKey, SliceSum]:
-    values = await pipe.hmget(keys.slice_minute(minute), [encode_key(key) for key in wanted])
+async def _merge_classes(
+    pipe: Pipeline, frames: list[SliceFrame]
+) -> dict[int, dict[SliceKey, SliceSum]]:
+    """The same by model and work class, over all tenants and pools: what objectives are read from.
+
+    Models are those of the snapshot, so this hash stays small however many tenants there are.
+    """
+    merged: dict[int, dict[SliceKey, SliceSum]] = {}
+    for minute, deltas in _by_minute(frames).items():
+        wanted = sorted({class_key(key_of(delta)) for delta in deltas})
+        sums = await _stored(pipe, keys.class_minute(minute), wanted)
+        for delta in deltas:
+            sums.setdefault(class_key(key_of(delta)), SliceSum()).add(delta)
+        merged[minute] = sums
+    return merged
+
+
+def _by_minute(frames: list[SliceFrame]) -> dict[int, list[SliceDelta]]:
+    found: dict[int, list[SliceDelta]] = {}
+    for frame in frames:
+        if frame.rows:
+            found.setdefault(minute_of(frame.at_ms), []).extend(frame.rows)
+    return found
+
+
+async def _stored(pipe: Pipeline, name: str, wanted: list[SliceKey]) -> dict[SliceKey, SliceSum]:
+    values = await pipe.hmget(name, [encode_key(key) for key in wanted])
     return {
         key: decode_sum(as_bytes(value))
         for key, value in zip(wanted, values, strict=True)

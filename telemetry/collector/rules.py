@@ -33,6 +33,8 @@ _NAMES = {
     "preemptions": ("vllm:num_preemptions_total",),
     "ttft_sum": ("vllm:time_to_first_token_seconds_sum",),
     "ttft_count": ("vllm:time_to_first_token_seconds_count",),
+    "queue_sum": ("vllm:request_queue_time_seconds_sum",),
+    "queue_count": ("vllm:request_queue_time_seconds_count",),
     "start_time": ("process_start_time_seconds",),
     "cache_config": ("vllm:cache_config_info",),
 }
@@ -65,6 +67,8 @@ class EngineSample:
     preemptions: float | None = None
     ttft_sum_s: float | None = None
     ttft_count: float | None = None
+    queue_sum_s: float | None = None
+    queue_count: float | None = None
     run: float | None = None
 
 
@@ -124,6 +128,8 @@ def _sample(
         preemptions=total("preemptions"),
         ttft_sum_s=total("ttft_sum"),
         ttft_count=total("ttft_count"),
+        queue_sum_s=total("queue_sum"),
+        queue_count=total("queue_count"),
         run=total("start_time"),
     )
 
@@ -245,7 +251,8 @@ def _fresh(track: Track, outcome: Outcome, sample: EngineSample, now_ms: int) ->
         prompt_tokens_per_s=_rise(before, sample, "prompt_tokens"),
         generation_tokens_per_s=_rise(before, sample, "generation_tokens"),
         prefix_hit_ratio=ratio,
-        ttft_mean_s=mean_s(_tally(before), _tally(sample)),
+        ttft_mean_s=mean_s(_ttft(before), _ttft(sample)),
+        queue_mean_s=mean_s(_queue(before), _queue(sample)),
         preemptions_total=sample.preemptions,
         engine_version=(outcome.version or track.state.engine_version)[:VERSION_CHARS_MAX],
     )
@@ -270,7 +277,13 @@ def _counter(sample: EngineSample | None, name: str) -> Counter | None:
     return None if sample is None or value is None else Counter(value, sample.at_s, sample.run)
 
 
-def _tally(sample: EngineSample | None) -> Tally | None:
-    if sample is None or sample.ttft_sum_s is None or sample.ttft_count is None:
-        return None
-    return Tally(sample.ttft_sum_s, sample.ttft_count, sample.run)
+def _ttft(sample: EngineSample | None) -> Tally | None:
+    return _tally(sample, sample.ttft_sum_s, sample.ttft_count) if sample else None
+
+
+def _queue(sample: EngineSample | None) -> Tally | None:
+    return _tally(sample, sample.queue_sum_s, sample.queue_count) if sample else None
+
+
+def _tally(sample: EngineSample, total_s: float | None, count: float | None) -> Tally | None:
+    return None if total_s is None or count is None else Tally(total_s, count, sample.run)

@@ -1,5 +1,7 @@
 """The telemetry app's models."""
 
+from telemetry.models.energy import GridInput, PowerInput
 from telemetry.models.rollup import SliceMinute
+from telemetry.models.slo import Objective, ObjectiveMinute
 
-__all__ = ["SliceMinute"]
+__all__ = ["GridInput", "Objective", "ObjectiveMinute", "PowerInput", "SliceMinute"]

@@ -94,6 +94,41 @@ def recent_total(minutes: int) -> list[Point]:
     return points(sums, wanted[0] * MINUTE_S, (now_minute + 1) * MINUTE_S, MINUTE_S)
 
 
+@dataclass(frozen=True, slots=True)
+class ClassMinute:
+    """One minute by (model, work class), over all tenants and pools."""
+
+    minute: int
+    sums: dict[tuple[str, str], SliceSum]
+
+
+def class_minutes(minutes: int, *, until_minute: int | None = None) -> list[ClassMinute]:
+    """The last `minutes` minutes with the running one, oldest first; empty without the store.
+
+    One round trip; what it reads grows with models, not with tenants. `until_minute` (exclusive)
+    ends it earlier.
+    """
+    end = until_minute if until_minute is not None else int(timezone.now().timestamp()) // 60 + 1
+    wanted = range(end - minutes, end)
+    try:
+        with store().pipeline(transaction=False) as pipe:
+            for minute in wanted:
+                pipe.hgetall(keys.class_minute(minute))
+            found = pipe.execute()
+    except RedisError as error:
+        logger.info("minutes by class not read, the store is away: %s", error)
+        return []
+    return [
+        ClassMinute(minute, {_class_of(name): decode_sum(raw) for name, raw in rows.items()})
+        for minute, rows in zip(wanted, found, strict=True)
+    ]
+
+
+def _class_of(name: bytes) -> tuple[str, str]:
+    key = decode_key(name)
+    return key.model, key.work_class
+
+
 def stored_minute(minute: int) -> dict[SliceKey, SliceSum]:
     """Every slice of a minute in the store, without the total. Raises `RedisError`."""
     scan = store().hscan_iter(keys.slice_minute(minute), count=_SCAN_COUNT)

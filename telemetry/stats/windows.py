@@ -37,6 +37,11 @@ class SliceKey(NamedTuple):
 TOTAL = SliceKey("", "", "", "")
 
 
+def class_key(key: SliceKey) -> SliceKey:
+    """The sum over tenants and pools that a slice adds to: one for each model and work class."""
+    return SliceKey("", key.model, "", key.work_class)
+
+
 class SliceSum(msgspec.Struct, omit_defaults=True):
     """Counts of one slice over one window; sketches are bins over seconds."""
 

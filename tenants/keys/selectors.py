@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.conf import settings
 from django.db.models import Q
 
 from console.errors import NotFound
+from routing.contracts.digest import keyed_digest
 from routing.contracts.enums import WorkClass
 from routing.contracts.snapshot import KeyEntry
-from tenants.models import ApiKey
+from tenants.keys.rules import looks_like_key
+from tenants.models import ApiKey, TenantState
 
 MAX_PAGE = 201  # the largest page, and one more row to know that another follows
 
@@ -46,6 +49,21 @@ def key(tenant_id: int, key_id: int) -> KeyView:
     if row is None:
         raise NotFound("No such key.")
     return _view(row)
+
+
+def live_key(secret: str, now: datetime) -> KeyView | None:
+    """The key that a secret belongs to, if gateways would take it now: also while it rotates."""
+    if not looks_like_key(secret):
+        return None
+    digest = keyed_digest(settings.KEY_PEPPER.encode(), secret.encode())
+    is_this = Q(digest=digest) | Q(previous_digest=digest, previous_until__gt=now)
+    row = (
+        ApiKey.objects.select_related("project")
+        .filter(is_this, revoked_at=None, tenant__state=TenantState.ACTIVE)
+        .filter(Q(expires_at=None) | Q(expires_at__gt=now))
+        .first()
+    )
+    return None if row is None else _view(row)
 
 
 def keys_for_snapshot(now: datetime) -> dict[str, KeyEntry]:

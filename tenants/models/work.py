@@ -47,6 +47,11 @@ class WorkTask(models.Model):
                 condition=models.Q(outcome_at__isnull=False),
             ),
             models.Index(fields=["last_at"], name="work_task_by_end"),
+            models.Index(
+                fields=["tenant", "parent"],
+                name="work_task_by_parent",
+                condition=~models.Q(parent=""),
+            ),
         ]
 
     def __str__(self) -> str:

@@ -21,7 +21,9 @@ pytest_plugins = ("tests.live_fixtures",)
 
 AXE_RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 ALL = (
-    "/", "/live/", "/fleet/", "/fleet/pools/p-a/", "/fleet/pools/p-a/roll-out/", "/rollouts/",
+    "/", "/why-p99/", "/why-bill/", "/tasks/", "/tasks/{task}/", "/carbon/", "/carbon/grid/",
+    "/carbon/power/", "/slo/", "/slo/set/", "/slo/{objective}/remove/",
+    "/live/", "/fleet/", "/fleet/pools/p-a/", "/fleet/pools/p-a/roll-out/", "/rollouts/",
     "/rollouts/{rollout}/", "/rollouts/{rollout}/abort/", "/policies/", "/policies/main/",
     "/policies/main/versions/1/", "/policies/main/edit/",
     "/policies/main/versions/1/roll-back/", "/tenants/", "/tenants/acme/", "/tenants/acme/keys/",
@@ -36,7 +38,8 @@ ALL = (
 )  # fmt: skip
 EMPTY = ("/usage/?model=none", "/prices/?model=none", "/jobs/?kind=none", "/audit/?type=none")
 OWN = (
-    "/t/acme/", "/t/acme/usage/", "/t/acme/keys/", "/t/acme/keys/issue/", "/t/acme/members/",
+    "/t/acme/", "/t/acme/tasks/", "/t/acme/tasks/{task}/",
+    "/t/acme/usage/", "/t/acme/keys/", "/t/acme/keys/issue/", "/t/acme/members/",
     "/t/acme/members/add/", "/me/", "/api/docs/",
 )  # fmt: skip
 HOSTILE = '<img src=x onerror=alert(1)>"><script>alert(1)</script>'
@@ -51,6 +54,8 @@ def world(console: ConsoleProcess, live_store: redis.Redis) -> factories.World:
     factories.make_policy(made, versions=2)
     factories.make_rollout(made, "p-b")
     factories.make_usage(made, "acme", 70)
+    factories.make_tasks(made, "acme", 5)
+    factories.make_objective(made)
     factories.beat(live_store)
     factories.scrape(
         live_store,
@@ -122,6 +127,8 @@ def visit(browser: Browser, console: ConsoleProcess, world: factories.World) -> 
 def path_of(world: factories.World, path: str) -> str:
     vic = str(world.people["vic"].pk)
     path = path.replace("{rollout}", str(world.rollouts[0]))
+    path = path.replace("{task}", str(world.task_id))
+    path = path.replace("{objective}", str(world.objective_id))
     return path.replace("{key}", str(world.keys["acme"].id)).replace("{vic}", vic)
 
 

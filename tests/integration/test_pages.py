@@ -19,6 +19,7 @@ from tests import factories
 pytestmark = pytest.mark.django_db
 
 LIST_QUERIES, OTHER_QUERIES = 12, 15
+CALLS_OF_TASKS = 8  # the world's two tasks of four calls
 HOSTILE_NAME = '=HYPERLINK("http://x.example","pay")'
 HOSTILE_KEY = "<img src=x onerror=alert(1)>"
 HOSTILE_MODEL = '"><script>alert(1)</script>'
@@ -45,6 +46,14 @@ LISTS = (
 OTHERS = (
     "/live/",
     "/",
+    "/why-p99/",
+    "/why-bill/",
+    "/tasks/",
+    "/tasks/{task}/",
+    "/t/acme/tasks/",
+    "/t/acme/tasks/{task}/",
+    "/carbon/",
+    "/slo/",
     "/fleet/pools/p-a/",
     "/rollouts/{rollout}/",
     "/policies/",
@@ -62,6 +71,10 @@ OTHERS = (
     "/api/docs/",
 )
 FORMS = (
+    "/carbon/grid/",
+    "/carbon/power/",
+    "/slo/set/",
+    "/slo/{objective}/remove/",
     "/me/password/",
     "/me/tokens/issue/",
     "/new-person/",
@@ -102,6 +115,8 @@ def world(store) -> factories.World:
     factories.make_policy(made, versions=2)
     factories.make_rollout(made, "p-b")
     factories.make_usage(made, "acme", 3)
+    factories.make_tasks(made, "acme", 2)
+    factories.make_objective(made)
     factories.beat(store)
     factories.scrape(store, "p-a")
     return made
@@ -116,6 +131,9 @@ def client_of(world: factories.World, name: str) -> Client:
 def path_of(world: factories.World, path: str) -> str:
     path = path.replace("{vic}", str(world.people["vic"].pk))
     path = path.replace("{rollout}", str(world.rollouts[0]))
+    path = path.replace("{task}", str(world.task_id)).replace(
+        "{objective}", str(world.objective_id)
+    )
     return path.replace("{key}", str(world.keys["acme"].id))
 
 
@@ -123,6 +141,10 @@ def expected(name: str, path: str) -> int:  # noqa: PLR0911 - one answer a rule
     """Status that the roles of the console's design give."""
     own = path.startswith(("/t/acme/", "/tenants/acme/"))
     acts = {
+        "/carbon/grid/": {"ana", "ola", "ada"},
+        "/carbon/power/": {"ana", "ola", "ada"},
+        "/slo/set/": {"ana", "ola", "ada"},
+        "/slo/{objective}/remove/": {"ana", "ola", "ada"},
         "/policies/main/edit/": {"ana", "ada"},
         "/policies/main/versions/1/roll-back/": {"ana", "ada"},
         "/new-tenant/": {"ana", "ola", "ada"},
@@ -195,7 +217,7 @@ def test_a_key_of_another_tenant_is_not_found_below_the_own_one(world):
 
 def test_members_see_neither_pools_nor_other_tenants(world):
     client = client_of(world, "tina")
-    for page in ("", "keys/", "usage/"):
+    for page in ("", "keys/", "usage/", "tasks/", f"tasks/{world.task_id}/"):
         text = client.get(f"/t/acme/{page}").text
         assert "p-a" not in text
         assert "eu-a-8b-" not in text
@@ -216,6 +238,9 @@ def test_queries_stay_inside_the_budget_and_do_not_grow_with_rows(world, store):
     paths = (*LISTS, *OTHERS)
     few = {path: count_queries(client, path_of(world, path)) for path in paths}
     factories.make_usage(world, "acme", 60)
+    first_task = world.task_id
+    factories.make_tasks(world, "acme", 50)
+    world.task_id = first_task
     factories.make_members(world, "acme", 50)
     for number in range(50):
         factories.make_tenant(world, f"team-{number:02d}")
@@ -264,6 +289,11 @@ def test_hostile_names_are_text_on_every_page_and_in_every_export(store):
     factories.make_usage(
         world, "acme", 2, model_asked=HOSTILE_MODEL, model=HOSTILE_MODEL, error_code="<b>x</b>"
     )
+    factories.make_tasks(
+        world, "acme", 2, task_id=HOSTILE_KEY, task_kind=HOSTILE_NAME, step=HOSTILE_MODEL,
+        model=HOSTILE_MODEL,
+    )  # fmt: skip
+    factories.make_objective(world, model=HOSTILE_MODEL)
     factories.beat(store)
     factories.scrape(store, "p-a", r0={"health": "hung", "reason": HOSTILE_KEY})
     client = client_of(world, "ada")
@@ -293,7 +323,7 @@ def test_the_export_ends_with_totals_that_its_rows_add_up_to(world):
     at = {name: position for position, name in enumerate(rows[0])}
     body, total = rows[1:-1], rows[-1]
     assert total[0] == "total"
-    assert len(body) == 3
+    assert len(body) == 3 + CALLS_OF_TASKS
     for name in ("input_tokens", "output_tokens"):
         assert int(total[at[name]]) == sum(int(row[at[name]]) for row in body)
     spent = sum(parse_usd(row[at["spend_usd"]]) for row in body)
@@ -313,7 +343,7 @@ def test_pages_link_to_the_next_rows_and_show_each_once(world):
         address = "/usage/" + found.group(1).replace("&amp;", "&") if found else None
         pages += 1
     assert pages == 3
-    assert len(seen) == len(set(seen)) == 123
+    assert len(seen) == len(set(seen)) == 123 + CALLS_OF_TASKS
 
 
 def test_a_wrong_filter_is_said_at_once(world):

@@ -31,6 +31,8 @@ MEMBERS = {"tina", "vic"}
 EVERYONE = (*sorted(ALL), *sorted(MEMBERS), "nobody")
 PROBLEM = {"code", "title", "status", "field", "hint", "request_id"}
 DOCUMENT = {"name": "main", "models": {"llama-8b": {"targets": [{"pool": "p-a"}]}}}
+OBJECTIVE = {"work_class": "batch", "metric": "e2e", "threshold_ms": 9000, "target_ratio": 0.9}
+GRID = {"region": "eu", "g_co2e_per_kwh": 300, "pue": 1.2, "source": "utility report"}
 NEW_USER = {
     "username": "new",
     "password": "correct horse battery",
@@ -130,6 +132,23 @@ ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
     ("get", "policies/main/diff/1..2/", None, ALL),
     ("post", "policies/main/plan/", {"document": DOCUMENT}, {"ana", "ada"}),
     ("get", "policy-acks/", None, ALL),
+    ("get", "tasks/", None, set(EVERYONE)),
+    ("get", "tasks/?tenant=acme", None, ALL | MEMBERS),
+    ("get", "tasks/{task}/", None, ALL | MEMBERS),
+    ("get", "tasks/{task}/steps/", None, ALL | MEMBERS),
+    (
+        "post",
+        "task-outcomes/",
+        {"tenant": "acme", "task_id": "acme-task-3-2", "outcome": "success"},
+        ACTING | {"tina"},
+    ),
+    ("get", "objectives/", None, ALL),
+    ("put", "objectives/", OBJECTIVE, ACTING),
+    ("get", "objectives/{objective}/", None, ALL),
+    ("delete", "objectives/{objective}/", None, ACTING),
+    ("get", "carbon/", None, ALL),
+    ("put", "carbon/grid/", GRID, ACTING),
+    ("put", "carbon/power/", {"hardware": "H", "power_w": 700, "source": "label"}, ACTING),
     ("get", "system/", None, ALL),
     ("get", "audit/", None, ALL),
     ("get", "audit/verify/", None, {"ada", "aud"}),
@@ -167,6 +186,8 @@ class Caller:
             .replace("{usage}", self.world.usage)
             .replace("{job}", str(self.world.job))
             .replace("{rollout}", str(self.world.rollouts[0]))
+            .replace("{task}", str(self.world.task_id))
+            .replace("{objective}", str(self.world.objective_id))
         )
 
 
@@ -180,6 +201,8 @@ def world(store) -> World:
     factories.make_policy(made, versions=2)
     factories.make_rollout(made, "p-b")
     made.usage = factories.make_usage(made, "acme", 3)[0]
+    factories.make_tasks(made, "acme", 3)
+    factories.make_objective(made)
     made.job = enqueue("reconcile_pools", run_after=timezone.now() + timedelta(hours=1))
     factories.beat(store)
     factories.scrape(store, "p-a")
@@ -200,7 +223,8 @@ def test_each_role_may_do_what_the_design_gives_it(world, name):
         if name in may:
             assert answer.status_code in (200, 201, 202, 204), told
             continue
-        absent = ("acme" in path or "{usage}" in path) and name == "nobody"
+        of_acme = ("acme", "{usage}", "{task}", "task-outcomes")
+        absent = any(part in path for part in of_acme) and name == "nobody"
         assert answer.status_code == (404 if absent else 403), told
         assert set(answer.json()) == PROBLEM
         assert answer.json()["request_id"] == answer.headers["X-Request-ID"]

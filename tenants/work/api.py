@@ -1,0 +1,189 @@
+"""REST: tasks, their calls, and how they ended."""
+
+from rest_framework import serializers
+from rest_framework.authentication import SessionAuthentication
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from console.accounts.selectors import Permission, require, visible_tenant_ids
+from console.errors import InvalidInput
+from console.rest.authentication import TokenAuthentication
+from console.rest.fields import (
+    InstantField,
+    OutSerializer,
+    PageQuery,
+    StrictSerializer,
+    StrictText,
+    UsdField,
+)
+from console.rest.schema import endpoint, page_of
+from console.rest.views import Endpoint, shown
+from routing.contracts.enums import TaskOutcome
+from tenants.directory.access import open_tenant
+from tenants.work import selectors, services
+from tenants.work.authentication import KeyAuthentication, KeyCaller
+
+_OUTCOMES = [item.value for item in TaskOutcome]
+
+
+class TaskSerializer(OutSerializer):
+    """One task: sums of its calls with adjustments, named resources too."""
+
+    id = serializers.IntegerField()
+    tenant = serializers.CharField()
+    task_id = serializers.CharField(source="task")
+    task_kind = serializers.CharField(source="kind")
+    parent_id = serializers.CharField(source="parent")
+    session_id = serializers.CharField(source="session")
+    first_at = InstantField()
+    last_at = InstantField()
+    outcome = serializers.CharField()
+    score_ratio = serializers.FloatField(allow_null=True)
+    outcome_at = InstantField(allow_null=True)
+    outcome_source = serializers.CharField()
+    calls = serializers.IntegerField(source="sums.requests")
+    failed = serializers.IntegerField(source="sums.failed")
+    cancelled = serializers.IntegerField(source="sums.cancelled")
+    input_tokens = serializers.IntegerField(source="sums.input_tokens")
+    cached_tokens = serializers.IntegerField(source="sums.cached_tokens")
+    output_tokens = serializers.IntegerField(source="sums.output_tokens")
+    spend_usd = UsdField(source="sums.spend_nanousd")
+
+
+class StepSerializer(OutSerializer):
+    """One call of a task."""
+
+    request_id = serializers.CharField()
+    step = serializers.CharField()
+    model = serializers.CharField()
+    status = serializers.CharField()
+    error_code = serializers.CharField()
+    started_at = InstantField()
+    first_token_at = InstantField(allow_null=True)
+    ended_at = InstantField()
+    input_tokens = serializers.IntegerField()
+    cached_tokens = serializers.IntegerField()
+    output_tokens = serializers.IntegerField()
+    net_usd = UsdField(source="net_nanousd")
+
+
+class TaskQuery(PageQuery):
+    """Which tasks to list."""
+
+    tenant = serializers.SlugField(required=False, max_length=63)
+    task_kind = serializers.CharField(required=False, max_length=64)
+    task_id = serializers.CharField(required=False, max_length=120)
+    outcome = serializers.ChoiceField(required=False, choices=[*_OUTCOMES, selectors.OPEN])
+
+
+class OutcomeRequest(StrictSerializer):
+    """How a task ended. `tenant` is needed from people only: an API key names its own."""
+
+    tenant = StrictText(max_length=63, required=False, default="", allow_blank=True)
+    task_id = StrictText(max_length=120)
+    outcome = serializers.ChoiceField(choices=_OUTCOMES)
+    score_ratio = serializers.FloatField(
+        required=False, allow_null=True, default=None, min_value=0, max_value=1
+    )
+
+
+class OutcomeSerializer(OutSerializer):
+    """What stands now."""
+
+    task_id = serializers.CharField(source="task")
+    outcome = serializers.CharField()
+    score_ratio = serializers.FloatField(allow_null=True)
+    outcome_at = InstantField()
+
+
+class Tasks(Endpoint):
+    """Tasks of agents."""
+
+    @endpoint(
+        operation_id="tasks_list",
+        query=TaskQuery,
+        answer=page_of(TaskSerializer),
+        summary="List tasks, newest first",
+    )
+    def get(self, request: Request) -> Response:
+        """Tasks of every tenant that the caller may see."""
+        asked = self.query(TaskQuery)
+        seen = visible_tenant_ids(self.user)
+        if slug := asked.get("tenant"):
+            seen = frozenset({open_tenant(self.user, slug).id})
+        page = selectors.tasks_page(
+            tenant_ids=seen,
+            after=asked.get("after"),
+            limit=asked["limit"],
+            kind=asked.get("task_kind", ""),
+            outcome=asked.get("outcome", ""),
+            task=asked.get("task_id", ""),
+        )
+        items = TaskSerializer(page.rows, many=True).data
+        return Response({"items": items, "next": page.next_after})
+
+
+class Task(Endpoint):
+    """One task."""
+
+    @endpoint(operation_id="tasks_read", answer=TaskSerializer, summary="Read a task")
+    def get(self, request: Request, task_id: int) -> Response:
+        """One task by its number."""
+        seen = visible_tenant_ids(self.user)
+        return shown(TaskSerializer, selectors.task_by_id(tenant_ids=seen, task_id=task_id))
+
+
+class TaskSteps(Endpoint):
+    """Calls of one task."""
+
+    @endpoint(
+        operation_id="task_steps_list",
+        query=PageQuery,
+        answer=page_of(StepSerializer),
+        summary="List a task's calls, oldest first",
+    )
+    def get(self, request: Request, task_id: int) -> Response:
+        """Its calls in order, named resources too."""
+        asked = self.query(PageQuery)
+        seen = visible_tenant_ids(self.user)
+        task = selectors.task_by_id(tenant_ids=seen, task_id=task_id)
+        page = selectors.steps_of(task, after=asked.get("after"), limit=asked["limit"])
+        items = StepSerializer(page.rows, many=True).data
+        return Response({"items": items, "next": page.next_after})
+
+
+class TaskOutcomes(Endpoint):
+    """Reports of how tasks ended."""
+
+    authentication_classes = [KeyAuthentication, TokenAuthentication, SessionAuthentication]
+
+    @endpoint(
+        operation_id="task_outcomes_report",
+        request=OutcomeRequest,
+        answer=OutcomeSerializer,
+        summary="Report how a task ended; the first report stands",
+    )
+    def post(self, request: Request) -> Response:
+        """Idempotent: the same report again changes nothing, another one is a conflict."""
+        asked = self.body(OutcomeRequest)
+        tenant_id, source = self._tenant(asked["tenant"])
+        row = services.report_outcome(
+            tenant_id=tenant_id,
+            task=asked["task_id"],
+            outcome=asked["outcome"],
+            score_ratio=asked["score_ratio"],
+            source=source,
+        )
+        return shown(OutcomeSerializer, row)
+
+    def _tenant(self, slug: str) -> tuple[int, str]:
+        caller: object = self.request.user
+        if isinstance(caller, KeyCaller):
+            if slug:
+                raise InvalidInput("An API key speaks for its own tenant.", field="tenant")
+            return caller.tenant_id, f"key {caller.prefix}"
+        if not slug:
+            require(self.user, Permission.TENANT_REPORT_OUTCOMES)
+            raise InvalidInput("Say whose task it is.", field="tenant")
+        found = open_tenant(self.user, slug, Permission.TENANT_REPORT_OUTCOMES)
+        return found.id, "person"
