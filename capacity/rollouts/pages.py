@@ -98,7 +98,7 @@ class StartForm(TypedConfirmation):
     spec = forms.CharField(
         label="Settings (JSON)",
         max_length=MAX_SPEC_CHARS,
-        widget=forms.Textarea(attrs={"rows": 10, "spellcheck": "false"}),
+        widget=forms.Textarea(attrs={"class": "middle", "spellcheck": "false"}),
         help_text="As the pool's driver takes them. Unchanged: a rolling restart.",
     )
     artifact = forms.ChoiceField(

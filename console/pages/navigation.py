@@ -22,6 +22,7 @@ _EVERYTHING = (
             ("Tasks", "tasks"),
             ("Objectives", "slo"),
             ("Fleet", "fleet"),
+            ("Inventory", "inventory"),
         ),
     ),
     (

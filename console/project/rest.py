@@ -82,6 +82,13 @@ _v1: list[URLPattern | URLResolver] = [
     path("pools/<slug:name>/", fleet.Pool.as_view(), name="api_pool"),
     path("pools/<slug:name>/limits/", fleet.PoolLimits.as_view(), name="api_pool_limits"),
     path("fleet/limits/", fleet.FleetLimits.as_view(), name="api_fleet_limits"),
+    path("inventory/drift/", fleet.Drift.as_view(), name="api_drift"),
+    path("inventory/<slug:kind>/", fleet.Inventory.as_view(), name="api_inventory"),
+    path(
+        "inventory/<slug:kind>/import/",
+        fleet.InventoryImport.as_view(),
+        name="api_inventory_import",
+    ),
     path("rollouts/", rollouts.Rollouts.as_view(), name="api_rollouts"),
     path("rollouts/<int:rollout_id>/", include(_rollout)),
     path("policies/", policies.Policies.as_view(), name="api_policies"),

@@ -5,6 +5,7 @@ from typing import Any
 from django.urls import URLPattern, URLResolver, include, path
 from django.views.generic import RedirectView
 
+from capacity.fleet import inventory
 from capacity.fleet import pages as fleet
 from capacity.lab import pages as lab
 from capacity.rollouts import pages as rollouts
@@ -78,6 +79,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("fleet/pools/<str:name>/", fleet.pool, name="pool"),
     path("fleet/pools/<str:name>/limits/", fleet.pool_limits, name="pool_limits"),
     path("fleet/pools/<str:name>/roll-out/", rollouts.start_rollout, name="start_rollout"),
+    path("inventory/", inventory.inventory, name="inventory"),
+    path("inventory/import/", inventory.import_inventory, name="import_inventory"),
+    path("inventory/drift/", inventory.drift, name="drift"),
     path("rollouts/", rollouts.rollouts, name="rollouts"),
     path("rollouts/<int:rollout_id>/", rollouts.rollout, name="rollout"),
     path("rollouts/<int:rollout_id>/<slug:act>/", rollouts.rollout_act, name="rollout_act"),

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def doomed_workers(state: Path) -> Iterator["subprocess.Popen[str]"]:
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=(state / "workers.log").open("w"),
+        stderr=(state / "workers.log").open("a"),
         text=True,
     )
     try:
@@ -87,3 +88,24 @@ def test_killed_at_every_step_it_goes_on_and_starts_each_replica_once(
             assert steps_of(rollout_id, lane) == [step.value for step in LANE_STEPS]
         names = Replica.objects.filter(removed_at=None).values_list("name", flat=True)
         assert set(names) == {"p-2", "p-3"}
+
+
+def test_two_workers_at_once_take_each_step_once(
+    tmp_path: Path, store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R35 (b): as when the broker hands the job to a second worker while the first still works."""
+    with rolling.own_drivers(tmp_path, monkeypatch):
+        rolling.make_pool(REPLICAS)
+        rollout_id = begin()
+        with (
+            doomed_workers(tmp_path) as one,
+            doomed_workers(tmp_path) as other,
+            ThreadPoolExecutor(2) as both,
+        ):
+            codes = list(both.map(lambda workers: run(workers, "lives"), (one, other)))
+        assert codes == [0, 0], (tmp_path / "workers.log").read_text()[-3000:]
+        assert Rollout.objects.get(pk=rollout_id).state == "done"
+        assert sorted((tmp_path / "spawned").read_text().split()) == ["p-2", "p-3"]
+        assert starts() == {"p-0": 1, "p-1": 1, "p-2": 1, "p-3": 1}
+        for lane in (1, 2):
+            assert steps_of(rollout_id, lane) == [step.value for step in LANE_STEPS]

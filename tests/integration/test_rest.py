@@ -114,6 +114,10 @@ ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
     ("get", "fleet/limits/", None, ALL),
     ("put", "fleet/limits/", {"dimension": "req", "amount": 5}, ACTING),
     ("delete", "fleet/limits/?dimension=req", None, ACTING),
+    ("get", "inventory/drift/", None, ALL),
+    ("get", "inventory/node/", None, ALL),
+    ("put", "inventory/region/", {"values": {"slug": "us", "name": "US"}}, ACTING),
+    ("post", "inventory/region/import/", {"csv": "slug,name\nus,US\n"}, ACTING),
     ("get", "rollouts/", None, ALL),
     ("get", "rollouts/{rollout}/", None, ALL),
     ("post", "rollouts/{rollout}/pause/", {"reason": "look"}, {"ana", "ada"}),
@@ -233,7 +237,11 @@ def test_each_role_may_do_what_the_design_gives_it(world, name):
 def test_every_mounted_endpoint_is_in_the_matrix():
     routes = {pattern.name for pattern in _flat(rest._v1)}
     tested = {
-        re.sub(r"\{(\w+)\}|\bacme\b|\bmain\b|\bp-a\b|\b\d+\b", "*", path.split("?")[0])
+        re.sub(
+            r"\{(\w+)\}|\bacme\b|\bmain\b|\bp-a\b|\bnode\b|\bregion\b|\b\d+\b",
+            "*",
+            path.split("?")[0],
+        )
         for _, path, _, _ in ENDPOINTS
     }
     mounted = {re.sub(r"<[^>]+>", "*", path) for path in _paths(rest._v1)}
