@@ -28,9 +28,10 @@ from routing.store import keys
 from telemetry.slos.services import set_objective
 from tenants.directory.services import add_member, create_tenant
 from tenants.keys.services import IssuedKey, issue_key
-from tenants.models import ApiKey, Usage, UsageRollup, WorkTask, WorkTaskPart
+from tenants.models import ApiKey, Limit, Shape, Usage, UsageRollup, WorkTask, WorkTaskPart
 from tenants.prices.services import add_price
 from tenants.quotas.services import set_limit
+from tenants.requests.services import ask_for_more
 
 ACTOR = Actor(user_id=None, label="test")
 PASSWORD = "correct horse battery"
@@ -45,6 +46,14 @@ _ROLLUP_SUMS = (
     "spend_nanousd",
 )  # fmt: skip
 GRANTS = ["policy.publish", "quota.grant", "rollout.run"]
+# What refused: code, limit, scope, and when the caller was told to come back.
+REFUSALS = (
+    ("rate_limited", "input_tokens_per_minute", "tenant", 21_000),
+    ("budget_exceeded", "spend_per_day", "tenant", None),
+    ("concurrency_limited", "concurrency", "tenant", 1_500),
+    ("rate_limited", "requests_per_minute", "key", 40_000),
+    ("no_capacity", "kv_tokens", "pool", 900),
+)
 
 
 @dataclass
@@ -58,6 +67,8 @@ class World:
     rollouts: list[int] = field(default_factory=list)
     task_id: int = 0
     objective_id: int = 0
+    requests: dict[str, int] = field(default_factory=dict)
+    refusals: dict[str, list[str]] = field(default_factory=dict)
 
 
 def make_people(world: World) -> None:
@@ -125,6 +136,20 @@ def make_tenant(
         actor=ACTOR,
     )
     return tenant_id
+
+
+def make_quota_request(world: World, slug: str, dimension: str = "in", reason: str = "") -> int:
+    """A tenant asks for twice its limit of that dimension."""
+    limit = Limit.objects.get(tenant_id=world.tenants[slug], scope="tenant", dimension=dimension)
+    world.requests[slug] = ask_for_more(
+        tenant_id=world.tenants[slug],
+        limit_id=limit.pk,
+        amount=2 * limit.amount,
+        reason=reason or "The launch on Monday doubles our traffic.",
+        until=timezone.now() + timedelta(days=7),
+        actor=ACTOR,
+    )
+    return world.requests[slug]
 
 
 def make_fleet(world: World, pools: dict[str, int], model: str = "llama-8b") -> None:
@@ -256,6 +281,54 @@ def make_objective(world: World, **fields: Any) -> None:
     """Half a second to the first token, for 99 % of everything."""
     values = {"work_class": "", "model": "", "metric": "ttft", "threshold_ms": 500}
     world.objective_id = set_objective(**{**values, "target_ratio": 0.99, "actor": ACTOR, **fields})
+
+
+def make_refusals(world: World, slug: str, count: int, **fields: Any) -> list[str]:
+    """Shape rows of refused calls of the last minutes, newest first, as the ledger writes them."""
+    draw = random.Random(f"refused {slug}{count}")
+    now_ms = time.time_ns() // 1_000_000
+    rows = []
+    for number in range(count):
+        at_ms = now_ms - 2000 - number * 3000
+        request_id = uuid7(at_ms, draw.getrandbits(74))
+        at = datetime.fromtimestamp(at_ms / 1000, UTC)
+        code, limit, scope, wait_ms = REFUSALS[number % len(REFUSALS)]
+        values: dict[str, Any] = {
+            "day": day_of(request_id),
+            "request_id": request_id,
+            "tenant_id": world.tenants[slug],
+            "model": "llama-8b",
+            "work_class": "standard",
+            "arrived_at": at,
+            "ended_at": at,
+            "outcome": f"refused:{code}",
+            "max_tokens": 400,
+            "input_tokens": draw.randint(80, 9000),
+            "cached_tokens": 0,
+            "output_tokens": 0,
+            "session": "",
+            "task_id": "",
+            "task_kind": "",
+            "step": "",
+            "resend_count": 0,
+            "pool": "",
+            "replica": "",
+            "prefix_hashes": [],
+            "key_id": world.keys[slug].id,
+            "refused_code": code,
+            "refused_status": 503 if code == "no_capacity" else 429,
+            "refused_limit": limit,
+            "refused_scope": scope,
+            "retry_after_ms": wait_ms,
+        }
+        rows.append(Shape(**{**values, **fields}))
+    with connection.cursor() as cursor:
+        for day in {row.day for row in rows}:
+            cursor.execute("SELECT headrace_ensure_partition('tenants_shape', %s)", [day])
+    Shape.objects.bulk_create(rows)
+    made = [str(row.request_id) for row in rows]
+    world.refusals.setdefault(slug, []).extend(made)
+    return made
 
 
 def _usage_row(key: ApiKey, at_ms: int, draw: random.Random, fields: dict[str, Any]) -> Usage:

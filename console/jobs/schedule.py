@@ -31,6 +31,7 @@ ENTRIES = (
     Entry("advance rollouts", 5, ENQUEUE_TASK, ("advance_rollouts",)),
     Entry("push snapshot", 30, ENQUEUE_TASK, ("push_snapshot",)),
     Entry("push overrides", 30, ENQUEUE_TASK, ("push_overrides",)),
+    Entry("end quota grants", 15, ENQUEUE_TASK, ("end_quota_grants",)),
     Entry("roll up slices", 60, ENQUEUE_TASK, ("roll_up_slices",)),
     Entry("judge objectives", 30, ENQUEUE_TASK, ("judge_objectives",)),
     Entry("reconcile ledger", 600, ENQUEUE_TASK, ("reconcile_ledger",)),

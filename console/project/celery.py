@@ -35,6 +35,7 @@ TASK_MODULES = [
     "telemetry.slos.tasks",
     "tenants.ledger.tasks",
     "tenants.reconcile.tasks",
+    "tenants.requests.tasks",
 ]
 app.conf.imports = TASK_MODULES
 app.conf.beat_max_loop_interval = 5  # beat notices a changed schedule within this many seconds

@@ -16,9 +16,11 @@ from telemetry.slos import api as slos
 from tenants.directory import api as directory
 from tenants.keys import api as keys
 from tenants.ledger import api as ledger
+from tenants.portal import api as portal
 from tenants.prices import api as prices
 from tenants.quotas import api as quotas
 from tenants.reconcile import api as reconcile
+from tenants.requests import api as requests
 from tenants.work import api as work
 
 _tenant: list[URLPattern] = [
@@ -34,6 +36,20 @@ _tenant: list[URLPattern] = [
     path("keys/<int:key_id>/rotate/", keys.KeyRotate.as_view(), name="api_key_rotate"),
     path("budgets/", quotas.Budgets.as_view(), name="api_budgets"),
     path("limits/", quotas.Limits.as_view(), name="api_limits"),
+    path("refusals/", portal.Refusals.as_view(), name="api_refusals"),
+    path("refusals/<uuid:request_id>/", portal.Refusal.as_view(), name="api_refusal"),
+    path("usage-series/", portal.UsageSeries.as_view(), name="api_usage_series"),
+    path("quota-requests/", requests.OwnRequests.as_view(), name="api_own_quota_requests"),
+    path(
+        "quota-requests/<int:request_id>/",
+        requests.OwnRequest.as_view(),
+        name="api_own_quota_request",
+    ),
+    path(
+        "quota-requests/<int:request_id>/withdraw/",
+        requests.OwnWithdrawal.as_view(),
+        name="api_own_quota_request_withdraw",
+    ),
 ]
 
 _policy: list[URLPattern] = [
@@ -71,6 +87,22 @@ _v1: list[URLPattern | URLResolver] = [
     path("users/<int:user_id>/sign-out/", accounts.UserSignOut.as_view(), name="api_user_sign_out"),
     path("tenants/", directory.Tenants.as_view(), name="api_tenants"),
     path("tenants/<slug:slug>/", include(_tenant)),
+    path("quota-requests/", requests.Requests.as_view(), name="api_quota_requests"),
+    path(
+        "quota-requests/<int:request_id>/",
+        requests.QuotaRequest.as_view(),
+        name="api_quota_request",
+    ),
+    path(
+        "quota-requests/<int:request_id>/grant/",
+        requests.Grant.as_view(),
+        name="api_quota_request_grant",
+    ),
+    path(
+        "quota-requests/<int:request_id>/refuse/",
+        requests.Refusal.as_view(),
+        name="api_quota_request_refuse",
+    ),
     path("usage/", ledger.Usage.as_view(), name="api_usage"),
     path("usage/<uuid:request_id>/", ledger.UsageLine.as_view(), name="api_usage_line"),
     path("adjustments/", ledger.Adjustments.as_view(), name="api_adjustments"),

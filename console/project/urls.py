@@ -23,9 +23,12 @@ from tenants.directory import pages as directory
 from tenants.keys import pages as keys
 from tenants.ledger import pages as ledger
 from tenants.portal import pages as portal
+from tenants.portal import refusals as portal_refusals
+from tenants.portal import usage as portal_usage
 from tenants.prices import pages as prices
 from tenants.quotas import pages as quotas
 from tenants.reconcile import pages as reconcile
+from tenants.requests import pages as requests
 from tenants.work import pages as work
 
 # Prefix of page names whose links stay in that area: all tenants, or one's own.
@@ -104,6 +107,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("tenants/<slug:slug>/", portal.tenant, ALL, name="tenant"),
     path("tenants/<slug:slug>/suspend/", directory.suspend, name="suspend_tenant"),
     path("tenants/<slug:slug>/restore/", directory.restore, name="restore_tenant"),
+    path("tenants/<slug:slug>/requests/", portal_refusals.refusals, ALL, name="refusals"),
     path("tenants/<slug:slug>/limits/", quotas.edit_limits, name="edit_limits"),
     *key_pages("tenants", ALL),
     *member_pages("tenants", ALL),
@@ -112,8 +116,19 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("t/<slug:slug>/tasks/<int:task_id>/", work.own_task, name="own_task"),
     path("t/<slug:slug>/usage/", ledger.own_usage, name="own_usage"),
     path("t/<slug:slug>/usage.csv", ledger.own_usage_csv, name="own_usage_csv"),
+    path("t/<slug:slug>/spend/", portal_usage.own_spend, name="own_spend"),
+    path("t/<slug:slug>/requests/", portal_refusals.refusals, OWN, name="own_refusals"),
+    path("t/<slug:slug>/limits/requests/", requests.own_requests, name="own_quota_requests"),
+    path("t/<slug:slug>/limits/requests/ask/", requests.ask, name="ask_for_more"),
+    path(
+        "t/<slug:slug>/limits/requests/<int:request_id>/withdraw/",
+        requests.withdraw_own,
+        name="withdraw_request",
+    ),
     *key_pages("t", OWN),
     *member_pages("t", OWN),
+    path("quota-requests/", requests.quota_requests, name="quota_requests"),
+    path("quota-requests/<int:request_id>/", requests.quota_request, name="quota_request"),
     path("spend/", ledger.spend, name="spend"),
     path("usage/", ledger.usage, name="usage"),
     path("usage.csv", ledger.usage_csv, name="usage_csv"),

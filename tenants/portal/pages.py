@@ -4,6 +4,8 @@ The same page for operators (`/tenants/{slug}/`) and, without pools, for its own
 (`/t/{slug}/`).
 """
 
+from datetime import timedelta
+
 from django.http import HttpRequest, HttpResponseBase
 from django.urls import reverse
 from django.utils import timezone
@@ -13,11 +15,13 @@ from console.web.htmx import render
 from console.web.views import page
 from tenants.directory.access import open_tenant
 from tenants.keys.selectors import keys as listed_keys
+from tenants.ledger.refusals import refusal_counts
 from tenants.ledger.selectors import ledger_totals, usage_page
 from tenants.portal.day import start_of_day
 from tenants.quotas.selectors import positions
 from tenants.quotas.words import first_to_stop, rows_of
 
+DAY = timedelta(days=1)
 LAST_ROWS = 10
 KEYS_SHOWN = 200  # named beside their limits; the keys page lists all
 
@@ -45,6 +49,7 @@ def tenant(request: HttpRequest, slug: str, area: str) -> HttpResponseBase:
         "live_keys": sum(key.revoked_at is None for key in keys),
         "last": usage_page(tenant_ids=seen, after=None, limit=LAST_ROWS).rows,
         "usage_url": usage_url,
+        "refused": sum(one.count for one in refusal_counts(tenant_id=found.id, length=DAY)),
         "may_limit": can(request.user, Permission.TENANT_MANAGE_LIMITS, found.id),
         "may_manage": can(request.user, Permission.MANAGE_TENANTS),
     }

@@ -36,12 +36,20 @@ ALL = (
     "/people/{vic}/restore/", "/people/{vic}/sign-out/", "/people/{vic}/password/",
     "/tenants/acme/members/", "/tenants/acme/members/add/",
     "/tenants/acme/members/{vic}/role/", "/tenants/acme/members/{vic}/remove/",
+    "/quota-requests/", "/quota-requests/{request}/",
 )  # fmt: skip
-EMPTY = ("/usage/?model=none", "/prices/?model=none", "/jobs/?kind=none", "/audit/?type=none")
+EMPTY = (
+    "/usage/?model=none",
+    "/prices/?model=none",
+    "/jobs/?kind=none",
+    "/audit/?type=none",
+    "/quota-requests/?state=decided",
+)
 OWN = (
-    "/t/acme/", "/t/acme/tasks/", "/t/acme/tasks/{task}/",
-    "/t/acme/usage/", "/t/acme/keys/", "/t/acme/keys/issue/", "/t/acme/members/",
-    "/t/acme/members/add/", "/me/", "/api/docs/",
+    "/t/acme/", "/t/acme/tasks/", "/t/acme/tasks/{task}/", "/t/acme/usage/", "/t/acme/keys/",
+    "/t/acme/keys/issue/", "/t/acme/members/", "/t/acme/members/add/", "/t/acme/spend/",
+    "/t/acme/spend/?by=key&range=month", "/t/acme/requests/", "/t/acme/requests/?id={refused}",
+    "/t/acme/limits/requests/", "/t/acme/limits/requests/ask/", "/me/", "/api/docs/",
 )  # fmt: skip
 HOSTILE = '<img src=x onerror=alert(1)>"><script>alert(1)</script>'
 
@@ -57,6 +65,8 @@ def world(console: ConsoleProcess, live_store: redis.Redis) -> factories.World:
     factories.make_usage(made, "acme", 70)
     factories.make_tasks(made, "acme", 5)
     factories.make_objective(made)
+    factories.make_quota_request(made, "acme", reason=HOSTILE)
+    factories.make_refusals(made, "acme", 5, model=HOSTILE)
     factories.beat(live_store)
     factories.scrape(
         live_store,
@@ -130,6 +140,8 @@ def path_of(world: factories.World, path: str) -> str:
     path = path.replace("{rollout}", str(world.rollouts[0]))
     path = path.replace("{task}", str(world.task_id))
     path = path.replace("{objective}", str(world.objective_id))
+    path = path.replace("{request}", str(world.requests["acme"]))
+    path = path.replace("{refused}", world.refusals["acme"][0])
     return path.replace("{key}", str(world.keys["acme"].id)).replace("{vic}", vic)
 
 

@@ -40,6 +40,10 @@ LISTS = (
     "/t/acme/usage/",
     "/usage/",
     "/usage/?tenant=acme",
+    "/quota-requests/",
+    "/t/acme/limits/requests/",
+    "/t/acme/requests/",
+    "/tenants/acme/requests/",
     "/prices/",
     "/estimates/",
     "/reconciliation/",
@@ -71,6 +75,11 @@ OTHERS = (
     "/capacity/lab/?question=eight-gpus",
     "/me/",
     "/people/{vic}/",
+    "/quota-requests/{request}/",
+    "/t/acme/spend/",
+    "/t/acme/spend/?by=key&of=input&range=day",
+    "/t/acme/spend/?by=model&of=output&range=month",
+    "/t/acme/requests/?id={refused}",
     "/api/docs/",
 )
 FORMS = (
@@ -103,6 +112,7 @@ FORMS = (
     "/tenants/acme/keys/issue/",
     "/tenants/acme/keys/{key}/rotate/",
     "/tenants/acme/keys/{key}/revoke/",
+    "/t/acme/limits/requests/ask/",
 )
 EVERYONE_SIGNED_IN = ("ana", "ola", "ada", "aud", "tina", "vic", "nobody")
 SEES_ALL = {"ana", "ola", "ada", "aud"}
@@ -121,6 +131,8 @@ def world(store) -> factories.World:
     factories.make_usage(made, "acme", 3)
     factories.make_tasks(made, "acme", 2)
     factories.make_objective(made)
+    factories.make_quota_request(made, "acme")
+    factories.make_refusals(made, "acme", 3)
     factories.beat(store)
     factories.scrape(store, "p-a")
     return made
@@ -138,6 +150,8 @@ def path_of(world: factories.World, path: str) -> str:
     path = path.replace("{task}", str(world.task_id)).replace(
         "{objective}", str(world.objective_id)
     )
+    path = path.replace("{request}", str(world.requests["acme"]))
+    path = path.replace("{refused}", world.refusals["acme"][0])
     return path.replace("{key}", str(world.keys["acme"].id))
 
 
@@ -167,6 +181,7 @@ def expected(name: str, path: str) -> int:  # noqa: PLR0911 - one answer a rule
         "/tenants/acme/members/add/": {"ana", "ola", "ada", "tina"},
         "/t/acme/members/{vic}/role/": {"ana", "ola", "ada", "tina"},
         "/t/acme/members/{vic}/remove/": {"ana", "ola", "ada", "tina"},
+        "/t/acme/limits/requests/ask/": {"ana", "ada", "tina"},
     }
     if path.startswith(("/me/", "/api/docs/")):
         return 200
@@ -207,7 +222,14 @@ def test_another_tenants_object_and_none_at_all_look_the_same(world):
     client = client_of(world, "tina")
     bodies = set()
     for slug in ("globex", "no-such"):
-        for page in ("", "keys/", "usage/", "usage.csv", f"keys/{world.keys['globex'].id}/rotate/"):
+        for page in (
+            "",
+            "keys/",
+            "usage/",
+            "usage.csv",
+            "limits/requests/",
+            f"keys/{world.keys['globex'].id}/rotate/",
+        ):
             answer = client.get(f"/t/{slug}/{page}")
             assert answer.status_code == 404, (slug, page)
             text = re.sub(r"[0-9a-f]{16}|csrfmiddlewaretoken\S+ value=\S+", "", answer.text)
@@ -247,8 +269,12 @@ def test_queries_stay_inside_the_budget_and_do_not_grow_with_rows(world, store):
     factories.make_tasks(world, "acme", 50)
     world.task_id = first_task
     factories.make_members(world, "acme", 50)
+    factories.make_refusals(world, "acme", 60)
+    for dimension in ("out", "req", "usd"):
+        factories.make_quota_request(world, "acme", dimension)
     for number in range(50):
         factories.make_tenant(world, f"team-{number:02d}")
+        factories.make_quota_request(world, f"team-{number:02d}")
     extra = factories.World(keys=world.keys)
     for _ in range(50):
         factories.issue_key(tenant_id=world.tenants["acme"], name="more", actor=factories.ACTOR)
@@ -299,6 +325,8 @@ def test_hostile_names_are_text_on_every_page_and_in_every_export(store):
         model=HOSTILE_MODEL,
     )  # fmt: skip
     factories.make_objective(world, model=HOSTILE_MODEL)
+    factories.make_quota_request(world, "acme", reason=HOSTILE_KEY)
+    factories.make_refusals(world, "acme", 2, model=HOSTILE_MODEL)
     factories.beat(store)
     factories.scrape(store, "p-a", r0={"health": "hung", "reason": HOSTILE_KEY})
     client = client_of(world, "ada")

@@ -40,6 +40,7 @@ NEW_USER = {
     "grants": ["policy.publish"],
 }
 LIMIT = {"scope": "tenant", "dimension": "req", "window": "d", "amount": 5}
+MORE = {"scope": "tenant", "dimension": "out", "window": "m", "amount": 99_000, "reason": "launch"}
 PRICE = {
     "model": "llama-8b",
     "input_usd_per_mtok": "0.60",
@@ -95,6 +96,17 @@ ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
         None,
         {"ana", "ada"},
     ),
+    ("get", "tenants/acme/refusals/", None, ALL | MEMBERS),
+    ("get", "tenants/acme/refusals/{refused}/", None, ALL | MEMBERS),
+    ("get", "tenants/acme/usage-series/?by=key&step=day", None, ALL | MEMBERS),
+    ("get", "tenants/acme/quota-requests/", None, ALL | MEMBERS),
+    ("post", "tenants/acme/quota-requests/", MORE, {"ana", "ada", "tina"}),
+    ("get", "tenants/acme/quota-requests/{request}/", None, ALL | MEMBERS),
+    ("post", "tenants/acme/quota-requests/{request}/withdraw/", None, {"ana", "ada", "tina"}),
+    ("get", "quota-requests/", None, ALL),
+    ("get", "quota-requests/{request}/", None, ALL),
+    ("post", "quota-requests/{request}/grant/", {"amount": 160_000}, {"ana", "ada"}),
+    ("post", "quota-requests/{request}/refuse/", {"reason": "full"}, {"ana", "ada"}),
     ("get", "usage/", None, set(EVERYONE)),
     ("get", "usage/?tenant=acme", None, ALL | MEMBERS),
     ("get", "usage/{usage}/", None, ALL | MEMBERS),
@@ -192,6 +204,8 @@ class Caller:
             .replace("{rollout}", str(self.world.rollouts[0]))
             .replace("{task}", str(self.world.task_id))
             .replace("{objective}", str(self.world.objective_id))
+            .replace("{request}", str(self.world.requests["acme"]))
+            .replace("{refused}", self.world.refusals["acme"][0])
         )
 
 
@@ -207,6 +221,8 @@ def world(store) -> World:
     made.usage = factories.make_usage(made, "acme", 3)[0]
     factories.make_tasks(made, "acme", 3)
     factories.make_objective(made)
+    factories.make_quota_request(made, "acme")
+    factories.make_refusals(made, "acme", 3)
     made.job = enqueue("reconcile_pools", run_after=timezone.now() + timedelta(hours=1))
     factories.beat(store)
     factories.scrape(store, "p-a")

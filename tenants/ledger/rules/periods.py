@@ -1,7 +1,8 @@
 """A period as few rollup rows as possible: minutes at its edges, hours, days between."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -29,6 +30,11 @@ def ceil_to(at: datetime, step: timedelta) -> datetime:
     """First start of a UTC minute, hour or day that is not before `at`."""
     start = floor_to(at, step)
     return start if start == at else start + step
+
+
+def start_of(day: date, zone: str) -> datetime:
+    """UTC instant at which a day of that zone begins."""
+    return datetime(day.year, day.month, day.day, tzinfo=ZoneInfo(zone)).astimezone(UTC)
 
 
 def cover(since: datetime, until: datetime) -> tuple[Stretch, ...]:

@@ -1,0 +1,147 @@
+"""What a tenant is told: why a call was refused and what to do, and the slots of its charts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from routing.contracts.enums import LimitScope
+from routing.decision.types import Reason
+from tenants.ledger.rules.periods import start_of
+
+OWN_SCOPES = frozenset(scope.value for scope in LimitScope)  # the others are the fleet's
+
+_SCOPE_WORDS = {
+    LimitScope.TENANT.value: "of the tenant",
+    LimitScope.KEY.value: "of this key",
+    LimitScope.TENANT_MODEL.value: "of the tenant for this model",
+    LimitScope.TENANT_CLASS.value: "of the tenant for this class",
+    LimitScope.RESOURCE.value: "of the tenant for this resource",
+    "pool": "of the pool",
+    "fleet": "of the fleet",
+}
+# code -> what happened, what to do next. Limits say more: see `explain`.
+_PLAIN: dict[str, tuple[str, str]] = {
+    Reason.INVALID_REQUEST.value: (
+        "The request itself cannot be served.",
+        "Its answer names the field in param: change the request.",
+    ),
+    Reason.MODEL_NOT_ALLOWED.value: (
+        "The key or the tenant does not include this model.",
+        "Use a model of GET /v1/models, or a key that includes this one.",
+    ),
+    Reason.CLASS_NOT_ALLOWED.value: (
+        "The key does not include the class that was asked for.",
+        "Leave x-headrace-class out, or use a key of that class.",
+    ),
+    Reason.NOT_FOUND.value: (
+        "There is no such model or path.",
+        "GET /v1/models lists what this key may use.",
+    ),
+    Reason.REQUEST_TOO_LARGE.value: (
+        "The request is larger than the model or the gateway takes.",
+        "Send a shorter prompt or a lower max_tokens.",
+    ),
+    Reason.IDEMPOTENCY_BUSY.value: (
+        "The first call with this Idempotency-Key still runs.",
+        "Come back after Retry-After.",
+    ),
+    Reason.IDEMPOTENCY_MISMATCH.value: (
+        "This Idempotency-Key was used for another body.",
+        "Take a new key for a new call.",
+    ),
+    Reason.IDEMPOTENCY_SPENT.value: (
+        "This call was charged before and its answer is not kept.",
+        "Take a new Idempotency-Key: it is a new call.",
+    ),
+    Reason.UPSTREAM_RATE_LIMITED.value: (
+        "The provider behind the model refused, not a limit of yours.",
+        "Come back after Retry-After.",
+    ),
+    Reason.UPSTREAM_ERROR.value: (
+        "A replica failed before it gave any output; nothing was charged for output.",
+        "Send it again. If it repeats, tell an operator the request id.",
+    ),
+    Reason.UPSTREAM_TIMEOUT.value: (
+        "No output came within the time that the class allows.",
+        "Send it again. If it repeats, tell an operator the request id.",
+    ),
+    Reason.NO_CAPACITY.value: (
+        "Nothing could serve the model just then: not a limit of yours.",
+        "Come back after Retry-After.",
+    ),
+    Reason.MODEL_UNAVAILABLE.value: (
+        "Nothing serves this model now: not a limit of yours.",
+        "Come back after Retry-After, or use another model.",
+    ),
+    Reason.SHUTTING_DOWN.value: (
+        "The gateway was stopping.",
+        "Send it again: another one takes it.",
+    ),
+}
+_UNKNOWN = ("The call was refused.", "Tell an operator the request id.")
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a call was refused, what to do next, and whether more can be asked for."""
+
+    what: str
+    next_step: str
+    may_ask: bool
+
+
+def explain(*, code: str, limit: str, scope: str, retry_after_ms: int | None) -> Explanation:
+    """What refused and what to do. `limit` is a public name such as `spend_per_day`."""
+    if not limit:
+        what, next_step = _PLAIN.get(code, _UNKNOWN)
+        return Explanation(what, next_step, may_ask=False)
+    name = limit.replace("_", " ")
+    whose = _SCOPE_WORDS.get(scope, "")
+    what = f"The limit {name} {whose} had no room for this call.".replace("  ", " ")
+    if scope not in OWN_SCOPES:
+        return Explanation(
+            f"{what} It is not a limit of yours.",
+            f"{_come_back(retry_after_ms)} Your own limits were not used.",
+            may_ask=False,
+        )
+    if scope == LimitScope.KEY.value:
+        return Explanation(
+            what,
+            f"{_come_back(retry_after_ms)} Or a tenant admin raises the key's limit.",
+            may_ask=False,
+        )
+    return Explanation(what, f"{_come_back(retry_after_ms)} Or ask for more.", may_ask=True)
+
+
+def _come_back(retry_after_ms: int | None) -> str:
+    if retry_after_ms is None:
+        return "Waiting does not help: it needs less, or a higher limit."
+    seconds = max(1, -(-retry_after_ms // 1000))
+    if seconds < 120:
+        return f"It was told to come back after {seconds} s."
+    return f"It was told to come back after {-(-seconds // 60):,} min."
+
+
+def minute_slots(now: datetime, count: int) -> list[datetime]:
+    """Starts of the last `count` minutes, the present one last."""
+    last = now.astimezone(UTC).replace(second=0, microsecond=0)
+    return [last - timedelta(minutes=back) for back in range(count - 1, -1, -1)]
+
+
+def hour_slots(now: datetime, count: int) -> list[datetime]:
+    """Starts of the last `count` hours (UTC), the present one last."""
+    last = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    return [last - timedelta(hours=back) for back in range(count - 1, -1, -1)]
+
+
+def day_slots(now: datetime, count: int, timezone: str) -> list[datetime]:
+    """Starts of the last `count` days of a zone as UTC instants, today last."""
+    today = now.astimezone(ZoneInfo(timezone)).date()
+    days = (today - timedelta(days=back) for back in range(count - 1, -1, -1))
+    return [start_of(day, timezone) for day in days]
+
+
+def column_of(slots: list[datetime], values: Mapping[datetime, int]) -> list[int]:
+    """The value of each slot; a slot without use is 0: the ledger knows it was none."""
+    return [values.get(slot, 0) for slot in slots]
