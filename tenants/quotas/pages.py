@@ -10,7 +10,7 @@ from django.shortcuts import redirect
 from django.utils import timezone
 
 from console.accounts.person import acting
-from console.accounts.selectors import Permission
+from console.accounts.selectors import Permission, require
 from console.errors import DomainError
 from console.web import units
 from console.web.forms import ServiceForm
@@ -19,6 +19,7 @@ from console.web.views import page
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 from tenants.directory.access import open_tenant
 from tenants.directory.selectors import TenantView
+from tenants.quotas.rules import OWN_SCOPES
 from tenants.quotas.selectors import (
     LimitView,
     keys_to_limit,
@@ -123,6 +124,8 @@ def edit_limits(request: HttpRequest, slug: str) -> HttpResponseBase:
     form = LimitForm(request.POST or None, keys=keys)
     if request.method == "POST" and form.is_valid():
         try:
+            if form.cleaned_data["scope"] not in OWN_SCOPES:  # the tenant's own people ask for it
+                require(request.user, Permission.QUOTA_GRANT)
             set_limit(tenant_id=tenant.id, actor=acting(request), **form.cleaned_data)
         except DomainError as error:
             form.add_refusal(error)

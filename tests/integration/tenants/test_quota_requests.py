@@ -370,3 +370,21 @@ def test_lists_are_paged_by_key(world):
     with pytest.raises(NotFound):
         selectors.one_request(made, tenant_ids=frozenset({world.tenants["globex"]}))
     assert limits(world.tenants["acme"])
+
+
+@pytest.mark.parametrize(("name", "amount"), [("tina", 150_000), ("ana", 900_000)])
+def test_by_the_limits_page_only_operators_raise_what_they_grant(world, name, amount):
+    client = Client()
+    client.force_login(world.people[name])
+    answer = client.post("/tenants/acme/limits/", {**INPUT, "amount": "900000"})
+    assert answer.status_code == (302 if name == "ana" else 422)
+    assert limit_of(world, "in").amount == amount
+
+
+def test_a_tenant_admin_still_sets_limits_of_keys_by_the_page(world):
+    client = Client()
+    client.force_login(world.people["tina"])
+    key_id = world.keys["acme"].id
+    sent = {"scope": "key", "dimension": "in", "window": "m", "amount": "5", "key_id": key_id}
+    assert client.post("/tenants/acme/limits/", sent).status_code == 302
+    assert Limit.objects.get(scope="key", dimension="in").amount == 5
