@@ -23,7 +23,10 @@ from routing.contracts.endpoint_state import EndpointState, PoolState, encode_po
 from routing.contracts.enums import ReplicaHealth, StoreMode
 from routing.contracts.ids import day_of, uuid7
 from routing.contracts.process import GatewayStatus, ProcessStatus, encode_status
-from routing.policies.services import publish
+from routing.policies.rules.document import in_order
+from routing.policies.selectors import live
+from routing.policies.services import publish, save_draft
+from routing.policies.text import to_text
 from routing.store import keys
 from telemetry.slos.services import set_objective
 from tenants.directory.services import add_member, create_tenant
@@ -224,6 +227,20 @@ def make_rollout(world: World, pool: str, *, reason: str = "a newer build") -> i
     machine.advance_once(rollout_id)
     world.rollouts.append(rollout_id)
     return rollout_id
+
+
+def make_draft(world: World, changed: str = '"stale_after_s": 9') -> str:
+    """A draft of `main` on its live version with one change; returns its tag."""
+    current = live("main")
+    assert current is not None
+    text = to_text(in_order(current.document)).replace('"stale_after_s": 3', changed)
+    return save_draft(
+        policy="main",
+        text=text,
+        base=current.number,
+        note="slower scrapes",
+        actor=Actor(world.people["ana"].pk, "ana"),
+    ).tag
 
 
 def make_usage(world: World, slug: str, count: int, **fields: Any) -> list[str]:

@@ -14,6 +14,7 @@ from console.accounts import people, profile
 from console.pages import audit, failures, health, jobs, overview, questions, system
 from console.web import theme
 from routing.estimates import pages as estimates
+from routing.policies import editor
 from routing.policies import pages as policies
 from telemetry.economics import pages as economics
 from telemetry.live import pages as telemetry
@@ -91,7 +92,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("capacity/lab/", lab.lab, name="lab"),
     path("policies/", policies.policies, name="policies"),
     path("policies/<slug:name>/", policies.policy, name="policy"),
-    path("policies/<slug:name>/edit/", policies.edit_policy, name="edit_policy"),
+    path("policies/<slug:name>/edit/", editor.edit_policy, name="edit_policy"),
     path(
         "policies/<slug:name>/versions/<int:number>/",
         policies.policy_version,

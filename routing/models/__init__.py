@@ -1,6 +1,6 @@
 """The routing app's models."""
 
 from routing.models.override import Override
-from routing.models.policy import Policy, PolicyPlan, PolicyVersion, SnapshotRow
+from routing.models.policy import Policy, PolicyDraft, PolicyPlan, PolicyVersion, SnapshotRow
 
-__all__ = ["Override", "Policy", "PolicyPlan", "PolicyVersion", "SnapshotRow"]
+__all__ = ["Override", "Policy", "PolicyDraft", "PolicyPlan", "PolicyVersion", "SnapshotRow"]

@@ -12,8 +12,9 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from console.errors import NotFound
+from console.web.store import store as watched_store
 from routing.contracts.process import GatewayStatus, decode_gateway_status
-from routing.models import Policy, PolicyVersion, SnapshotRow
+from routing.models import Policy, PolicyDraft, PolicyVersion, SnapshotRow
 from routing.policies.text import Comparison, compare
 from routing.store import keys
 from routing.store.pooled import sync_client
@@ -40,6 +41,20 @@ class PolicyVersionView:
     def label(self) -> str:
         """Name such as `main@43`."""
         return f"{self.policy}@{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftView:
+    """What is being written on top of version `base` (None: of none). `tag` names this edition."""
+
+    policy: str
+    base: int | None
+    text: str
+    note: str
+    edition: int
+    tag: str
+    author: str
+    saved_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +95,11 @@ class Acks:
     snapshot: SnapshotView | None
     gateways: tuple[GatewayAck, ...]
     is_known: bool
+
+    def of(self, label: str) -> "Acks":
+        """Only the gateways that run the version of that name."""
+        running = tuple(one for one in self.gateways if one.policy == label)
+        return Acks(self.snapshot, running, self.is_known)
 
 
 def policies() -> list[PolicyView]:
@@ -128,6 +148,26 @@ def live(name: str) -> PolicyVersionView | None:
     return version_view(row) if row else None
 
 
+def draft(name: str) -> DraftView | None:
+    """The policy's draft, if one is being written."""
+    row = PolicyDraft.objects.select_related("author").filter(policy=name).first()
+    return draft_view(row) if row else None
+
+
+def draft_view(row: PolicyDraft, author: str = "") -> DraftView:
+    """A row as a frozen value; its author is loaded, or named."""
+    return DraftView(
+        policy=row.policy,
+        base=row.base,
+        text=row.text,
+        note=row.note,
+        edition=row.edition,
+        tag=f"{row.pk}-{row.edition}",
+        author=author or (row.author.username if row.author else ""),
+        saved_at=row.saved_at,
+    )
+
+
 def newest_snapshot() -> SnapshotView | None:
     """The snapshot that gateways are to run."""
     row = SnapshotRow.objects.select_related("version__policy").order_by("-number").first()
@@ -141,7 +181,7 @@ def acks() -> Acks:
     """Who runs the newest snapshot, by the gateways' own word of the last seconds."""
     newest = newest_snapshot()
     try:
-        raw = cast("dict[bytes, bytes]", store().hgetall(keys.GATEWAYS))
+        raw = cast("dict[bytes, bytes]", watched_store().hgetall(keys.GATEWAYS))
     except RedisError:
         return Acks(newest, (), is_known=False)
     now_ms = int(timezone.now().timestamp() * 1000)

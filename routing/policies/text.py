@@ -59,9 +59,22 @@ def parse(text: str) -> dict[str, object]:
     return value
 
 
+def parse_any(text: str) -> object:
+    """What a saved draft holds: its object, or the text itself where it is no JSON object yet."""
+    try:
+        return parse(text)
+    except InvalidInput:
+        return text
+
+
 def diff(before: object, after: object) -> list[DiffLine]:
     """What changed between two documents, with little context; hidden lines are counted."""
-    old, new = (to_text(document).splitlines() for document in (before, after))
+    return diff_texts(to_text(before), to_text(after))
+
+
+def diff_texts(before: str, after: str) -> list[DiffLine]:
+    """The same of two texts, which need not be JSON."""
+    old, new = before.splitlines(), after.splitlines()
     matcher = difflib.SequenceMatcher(a=old, b=new, autojunk=False)
     lines: list[DiffLine] = []
     shown_to = 0

@@ -66,6 +66,7 @@ def world(console: ConsoleProcess, live_store: redis.Redis) -> factories.World:
     factories.make_tasks(made, "acme", 5)
     factories.make_objective(made)
     factories.make_quota_request(made, "acme", reason=HOSTILE)
+    factories.make_draft(made, '"stale_after_s": 9, "spelling": "mistaken"')
     factories.make_refusals(made, "acme", 5, model=HOSTILE)
     factories.beat(live_store)
     factories.scrape(

@@ -133,6 +133,7 @@ def world(store) -> factories.World:
     factories.make_objective(made)
     factories.make_quota_request(made, "acme")
     factories.make_refusals(made, "acme", 3)
+    factories.make_draft(made)
     factories.beat(store)
     factories.scrape(store, "p-a")
     return made

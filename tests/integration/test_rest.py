@@ -146,6 +146,10 @@ ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
     ("post", "policies/main/versions/1/rollback/", {"base": 2}, {"ana", "ada"}),
     ("get", "policies/main/export/", None, ALL),
     ("get", "policies/main/diff/1..2/", None, ALL),
+    ("get", "policies/main/draft/", None, ALL),
+    ("put", "policies/main/draft/", {"document": DOCUMENT}, {"ana", "ada"}),
+    ("delete", "policies/main/draft/", None, {"ana", "ada"}),
+    ("post", "policies/main/draft/publish/", {}, {"ana", "ada"}),
     ("post", "policies/main/plan/", {"document": DOCUMENT}, {"ana", "ada"}),
     ("get", "policy-acks/", None, ALL),
     ("get", "tasks/", None, set(EVERYONE)),
@@ -223,6 +227,7 @@ def world(store) -> World:
     factories.make_objective(made)
     factories.make_quota_request(made, "acme")
     factories.make_refusals(made, "acme", 3)
+    made.draft = factories.make_draft(made)
     made.job = enqueue("reconcile_pools", run_after=timezone.now() + timedelta(hours=1))
     factories.beat(store)
     factories.scrape(store, "p-a")
@@ -236,7 +241,8 @@ def test_each_role_may_do_what_the_design_gives_it(world, name):
         # Each act is undone, so that every one meets the same world.
         with connection.cursor() as cursor:
             cursor.execute("SAVEPOINT before_act")
-        answer = caller.call(method, path, body)
+        tag = {"If-Match": world.draft} if "draft/" in path else {}
+        answer = caller.call(method, path, body, **tag)
         with connection.cursor() as cursor:
             cursor.execute("ROLLBACK TO SAVEPOINT before_act")
         told = (method, path, answer.content)

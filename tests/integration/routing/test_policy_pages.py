@@ -124,7 +124,7 @@ def test_a_stale_base_shows_what_the_other_person_changed_and_keeps_the_text(wor
         "confirm": "publish unrehearsed",
     }  # fmt: skip
     answer = client.post(EDIT, asked)
-    assert answer.status_code == 422
+    assert answer.status_code == 409
     assert "What main@3 changed meanwhile" in answer.text
     assert "A replica silent for 9 s gets no work (was 3)." in answer.text
     assert "&quot;max_s&quot;: 7" in answer.text
