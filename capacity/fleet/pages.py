@@ -61,6 +61,7 @@ def fleet(request: HttpRequest) -> HttpResponseBase:
         "rows": rows,
         "replicas": sum(len(row.pool.replicas) for row in rows),
         "fresh": sum(row.fresh for row in rows),
+        "may_limit": can(request.user, Permission.MANAGE_FLEET),
     }
     return render(request, "capacity/fleet.html", "rows", context)
 
@@ -80,6 +81,7 @@ def pool(request: HttpRequest, name: str) -> HttpResponseBase:
             for replica in detail.pool.replicas
         ],
         "columns": REPLICA_COLUMNS,
+        "may_limit": can(request.user, Permission.MANAGE_FLEET),
         "may_roll": can(request.user, Permission.ROLLOUT_RUN),
         "wanted_words": f"of {detail.pool.desired_replicas} wanted",
     }

@@ -11,7 +11,7 @@ from console.accounts.person import acting
 from console.accounts.selectors import Permission, require
 from console.errors import DomainError, NotFound
 from console.web.forms import ServiceForm
-from console.web.htmx import render
+from console.web.htmx import is_partial, render
 from console.web.views import page
 from routing.policies import text
 from routing.policies.rules.document import digest_of, in_order, to_plain
@@ -280,7 +280,7 @@ def _changes_nothing(current: PolicyVersionView | None, checked: Checked | None)
 
 
 def _status(request: HttpRequest, form: DocumentForm, checked: Checked | None) -> int:
-    if request.method == "GET":
-        return 200
+    if request.method == "GET" or is_partial(request):
+        return 200  # what is said while a person types is an answer, not a refusal
     is_refused = checked is not None and checked.is_refused
     return form.status if form.errors else 422 if is_refused else 200

@@ -541,3 +541,12 @@ def test_a_failing_page_names_its_request_and_asks_nothing_more(world, monkeypat
     assert answer.headers["X-Request-ID"] == "from-the-proxy"
     assert answer.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
     assert len(captured) <= 2  # session and person, before it failed
+
+
+def test_who_may_not_set_limits_of_the_fleet_is_offered_no_link_to_them(world):
+    for path, link in (
+        ("/fleet/", 'href="/fleet/limits/"'),
+        ("/fleet/pools/p-a/", 'href="/fleet/pools/p-a/limits/"'),
+    ):
+        assert link not in client_of(world, "aud").get(path).text
+        assert link in client_of(world, "ola").get(path).text
