@@ -72,6 +72,7 @@ class World:
     objective_id: int = 0
     requests: dict[str, int] = field(default_factory=dict)
     refusals: dict[str, list[str]] = field(default_factory=dict)
+    draft: str = ""
 
 
 def make_people(world: World) -> None:

@@ -133,7 +133,7 @@ def world(store) -> factories.World:
     factories.make_objective(made)
     factories.make_quota_request(made, "acme")
     factories.make_refusals(made, "acme", 3)
-    factories.make_draft(made)
+    made.draft = factories.make_draft(made)
     factories.beat(store)
     factories.scrape(store, "p-a")
     return made
@@ -443,13 +443,14 @@ def test_publishing_needs_its_words_and_shows_findings_by_path(world):
         '{"llama-8b": {"targets": [{"pool": "p-a", "weight": 7}]}}}'
     )
     fields = {"document": good, "act": "publish", "base": "2", "note": "seven", "confirm": ""}
+    fields["tag"] = world.draft
     assert client.post(path, fields).status_code == 422
     assert "main@3" not in client.get("/policies/main/").text
     done = client.post(path, {**fields, "confirm": "publish unrehearsed"})
     assert done.status_code == 302
     assert "main@3" in client.get("/policies/main/").text
-    stale = client.post(path, {**fields, "confirm": "publish unrehearsed"})
-    assert stale.status_code == 422
+    stale = client.post(path, {**fields, "tag": "", "confirm": "publish unrehearsed"})
+    assert stale.status_code == 409
     assert "weight&quot;: 7" in stale.text  # nothing typed is lost
     back = "/policies/main/versions/1/roll-back/"
     assert client.post(back, {"confirm": "main", "base": "3", "note": ""}).status_code == 302

@@ -12,8 +12,8 @@ from console.errors import Conflict, NotFound
 from console.models import AuditEvent, Job
 from routing.contracts.snapshot import Snapshot, decode_snapshot
 from routing.models import Policy, PolicyVersion, SnapshotRow
-from routing.policies import selectors, services
-from routing.policies.services import PolicyRefused, publish, push_snapshot, roll_back
+from routing.policies import selectors
+from routing.policies.services import PolicyRefused, publish, push_snapshot, roll_back, snapshot
 from routing.store import keys
 from tenants.directory.services import suspend_tenant
 from tenants.keys.services import revoke_key, rotate_key
@@ -200,18 +200,18 @@ class Overtaken:
 
 def test_an_older_body_written_late_is_put_right_by_its_writer(world, store, monkeypatch):
     push_snapshot()
-    real = services.store()
+    real = snapshot.store()
     store.flushall()
 
     def newer() -> None:
-        monkeypatch.setattr(services, "store", lambda: real)
+        monkeypatch.setattr(snapshot, "store", lambda: real)
         limit = {"scope": "tenant", "dimension": "req", "window": "d", "amount": 9}
         set_limit(tenant_id=world.tenants["acme"], **limit, actor=ACTOR)
         push_snapshot()
-        monkeypatch.setattr(services, "store", lambda: slow)
+        monkeypatch.setattr(snapshot, "store", lambda: slow)
 
     slow = Overtaken(real, newer)
-    monkeypatch.setattr(services, "store", lambda: slow)
+    monkeypatch.setattr(snapshot, "store", lambda: slow)
     push_snapshot()
     newest = SnapshotRow.objects.order_by("-number").first().number
     assert SnapshotRow.objects.count() == 2
@@ -229,23 +229,23 @@ def test_a_store_that_is_away_keeps_the_row_for_the_next_push(world, store, monk
     def away() -> Any:
         raise RedisError("away")
 
-    real = services.store
-    monkeypatch.setattr(services, "store", away)
+    real = snapshot.store
+    monkeypatch.setattr(snapshot, "store", away)
     with pytest.raises(RedisError):
         push_snapshot()
     assert SnapshotRow.objects.count() == 1
-    monkeypatch.setattr(services, "store", real)
+    monkeypatch.setattr(snapshot, "store", real)
     number = push_snapshot()
     assert SnapshotRow.objects.get().number == number == in_store(store).number
 
 
 def test_only_recent_bodies_are_kept(world):
-    for amount in range(services.BODIES_KEPT + 3):
+    for amount in range(snapshot.BODIES_KEPT + 3):
         limit = {"scope": "tenant", "dimension": "req", "window": "d", "amount": amount}
         set_limit(tenant_id=world.tenants["acme"], **limit, actor=ACTOR)
         push_snapshot()
-    assert SnapshotRow.objects.count() == services.BODIES_KEPT + 3
-    assert SnapshotRow.objects.filter(body__isnull=False).count() == services.BODIES_KEPT
+    assert SnapshotRow.objects.count() == snapshot.BODIES_KEPT + 3
+    assert SnapshotRow.objects.filter(body__isnull=False).count() == snapshot.BODIES_KEPT
 
 
 def test_without_a_live_policy_nothing_is_pushed(store):
