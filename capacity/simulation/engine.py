@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from capacity.simulation.kv import BlockPool
+from capacity.simulation.leap import Leap
 from capacity.simulation.profiles import EngineProfile, StepTimes
 
 
@@ -102,6 +103,7 @@ class Counters:
 
 
 _Key = tuple[float, float, int]
+_FAR = 1 << 60
 
 
 class Replica:
@@ -194,6 +196,54 @@ class Replica:
             duration_s, end_s, prefill, decodes, context, emitted, admitted, preempted
         )
 
+    def leap(self, now_s: float) -> Leap | None:
+        """The decode-only steps from `now_s` on until an answer ends; None if there are not two.
+
+        Nothing changes until `commit`, which takes as many of them as have begun when something
+        arrives or leaves. The steps are those that `step` would take one by one.
+        """
+        running = self._running
+        decodes = len(running)
+        if not decodes or decodes > self.profile.token_budget or not self._is_head_shut():
+            return None
+        steps, context, size = _FAR, 0, self.profile.block_tokens
+        for one in running:
+            if one.total_tokens - one.computed_tokens != 1 or not one.made_tokens:
+                return None
+            steps = min(steps, one.request.output_tokens - one.made_tokens)
+            context += one.computed_tokens
+        steps = min(steps, (self.blocks.free_count // decodes) * size)
+        if steps < 2:
+            return None
+        times = self.profile.times
+        first_s = times.seconds(0, decodes, context + decodes, 0.0)
+        return Leap(now_s, steps, decodes, first_s, times.d_s * decodes)
+
+    def commit(self, leap: Leap, steps: int) -> list[Generation]:
+        """Take the first `steps` of a leap; everyone in the batch, `finish` set on who ended."""
+        emitted = list(self._running)
+        for one in emitted:
+            self._grow(one, steps)  # cannot fail: a leap is no longer than its blocks
+            one.made_tokens += steps - 1
+            one.total_tokens += steps - 1
+            one.computed_tokens += steps
+        self.counters.steps += steps
+        self.counters.generated_tokens += (steps - 1) * len(emitted)
+        self._emit(emitted, leap.end_s(steps))
+        return emitted
+
+    def _is_head_shut(self) -> bool:
+        """Nobody waits, or whoever is first stays out until an answer ends."""
+        while self._waiting and self._waiting[0][1].finish is not None:
+            heapq.heappop(self._waiting)
+        if not self._waiting or len(self._running) >= self.profile.seats:
+            return True
+        head = self._waiting[0][1]
+        if head.request.block_hashes:  # what the others fill may yet let it in
+            return False
+        room = self.blocks.free_count - self.profile.watermark_blocks
+        return self._blocks_for(head.total_tokens) > room
+
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.profile.block_tokens)
 
@@ -212,11 +262,17 @@ class Replica:
 
     def _plan_running(self) -> tuple[int, int]:
         """Give each running request its tokens; the budget left, and how many were preempted."""
-        budget = self.profile.token_budget
+        budget, size = self.profile.token_budget, self.profile.block_tokens
         preempted = index = 0
         while index < len(self._running) and budget > 0:
             generation = self._running[index]
-            wanted = generation.total_tokens - generation.computed_tokens
+            computed = generation.computed_tokens
+            wanted = generation.total_tokens - computed
+            if wanted == 1 and 0 < computed % size < size - 1:  # stays inside its last block
+                generation.planned_tokens = 1
+                budget -= 1
+                index += 1
+                continue
             if wanted > 1:
                 wanted = self._chunk(wanted, budget)
             while not self._grow(generation, wanted):

@@ -1,6 +1,6 @@
 """Filter, score, pick: which endpoint serves a request. Keeps every term for explanation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from routing.decision.draw import draw
@@ -8,6 +8,7 @@ from routing.decision.filters import Candidate, Load, Need, Why, load_of, why_no
 from routing.decision.scorers import Terms, terms_of
 
 EJECT_MAX_RATIO = 0.34  # share of a pool that breakers may keep away, at least one replica
+Score = Callable[[Candidate, Load, Need, float], Terms]
 _SOFT = (Why.LOST, Why.KV_FULL)
 _LAST_RESORT = (Why.BREAKER, Why.PAUSED)
 
@@ -37,8 +38,10 @@ class Choice(NamedTuple):
     looked: list[Looked]
 
 
-def select(groups: Sequence[Group], need: Need, now_s: float) -> Choice | None:
-    """The best endpoint, or None when none may be tried.
+def select(
+    groups: Sequence[Group], need: Need, now_s: float, score: Score = terms_of
+) -> Choice | None:
+    """The best endpoint by `score`, or None when none may be tried.
 
     `groups` come in the policy's order: a later order opens only when nothing of an earlier one
     can serve. When load alone rules all out, the least bad is kept; when only breakers and pauses
@@ -59,7 +62,7 @@ def select(groups: Sequence[Group], need: Need, now_s: float) -> Choice | None:
         able = [one for one in looked if one.why in _SOFT]
     if not able:
         able = [one for one in looked if one.why in _LAST_RESORT]
-    return _pick(able, looked, need, now_s) if able else None
+    return _pick((able, looked), need, now_s, score) if able else None
 
 
 def _look(group: Group, need: Need, now_s: float) -> list[Looked]:
@@ -81,15 +84,18 @@ def _look(group: Group, need: Need, now_s: float) -> list[Looked]:
     return [one._replace(why=None) if one.candidate.id in back else one for one in found]
 
 
-def _pick(able: list[Looked], looked: list[Looked], need: Need, now_s: float) -> Choice:
+def _pick(
+    found: tuple[list[Looked], list[Looked]], need: Need, now_s: float, score: Score
+) -> Choice:
     """Fresh reports first, then least seconds over weight; ties by a draw from the request id."""
+    able, looked = found
     if len(able) == 1:
         return Choice(able[0].candidate, [], looked)
     compared = []
     tied: list[Candidate] = []
     best = (True, float("inf"))
     for candidate, weight, load, _ in able:
-        terms = terms_of(candidate, load, need, now_s)
+        terms = score(candidate, load, need, now_s)
         compared.append((candidate, terms))
         rank = (load.is_stale, sum(terms) / (weight or 1.0))
         if rank < best:
