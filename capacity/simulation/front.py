@@ -17,7 +17,7 @@ from capacity.simulation.scenario import Order, PolicySpec, ReplicaSpec, Route, 
 from capacity.simulation.station import Station
 from capacity.simulation.waiting import Waiting
 from capacity.simulation.workload import Arrival
-from routing.contracts.enums import ReplicaHealth
+from routing.contracts.enums import ReplicaHealth, WorkClass
 from routing.contracts.pricing import hold_nanousd, spend_nanousd
 from routing.decision.breaker import Breaker, Outcome
 from routing.decision.fairness import work_of
@@ -26,6 +26,7 @@ from routing.decision.predict import Ahead, StepModel, most_with_affinity, score
 from routing.decision.residency import Residency, entries_for
 from routing.decision.retry import Kind, RetryBudgets, Verdict, judge, may_resend
 from routing.decision.select import Group, select
+from routing.decision.shed import Pressure, is_shed, saturation
 from routing.decision.types import Amounts, Reason, Refusal
 
 LONG_AGO_S: Final = -1e9  # a replica that was there from the start is no young one
@@ -35,6 +36,7 @@ SHED: Final = Refusal(Reason.NO_CAPACITY, "The predicted wait is above its limit
 FULL: Final = Refusal(Reason.NO_CAPACITY, "Every replica has all it may have.", 1.0)
 TOO_LATE: Final = Refusal(Reason.NO_CAPACITY, "It waited for longer than its limit.", 1.0)
 TOO_LARGE: Final = Refusal(Reason.INVALID_REQUEST, "No replica can hold it.")
+_RANKS: Final = {work_class: rank for rank, work_class in enumerate(WorkClass)}
 RESENT: Final = Refusal(Reason.NO_CAPACITY, "The retry budget is spent.")
 
 
@@ -121,6 +123,9 @@ class Gateway:
         if resends and policy.resends_cost and not self._may_resend(arrival.tenant):
             self._end(flight, RESENT)
             return
+        if policy.pressure_s and self._is_pressed(arrival):
+            self._end(flight, SHED)
+            return
         held = self.book.reserve(
             arrival.tenant, arrival.work_class, flight.amounts, self.events.now_s
         )
@@ -135,6 +140,18 @@ class Gateway:
         work = work_of(arrival.input_tokens, 0, policy.output_q50_tokens)
         self.waiting.put(flight.id, arrival.tenant, work, self.events.now_s, policy.queue_limit_s)
         self.dispatch()
+
+    def _is_pressed(self, arrival: Arrival) -> bool:
+        replicas = [
+            Pressure(
+                self.models[name].c_s * max(0, self.ahead[name].queued_tokens),
+                one.report.kv_usage_ratio or 0.0 if one.report else 0.0,
+            )
+            for name, one in self.candidates.items()
+            if one.breaker.allows()
+        ]
+        rank = _RANKS[arrival.work_class]
+        return is_shed(rank, len(_RANKS), saturation(replicas, self.policy.pressure_s))
 
     def _may_resend(self, tenant: str) -> bool:
         return self.budgets.take(self.groups[0].candidates[0].pool, tenant) if self.groups else True

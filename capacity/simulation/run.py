@@ -35,6 +35,7 @@ class _Job:
     arrival: Arrival
     tries: int = 0
     is_served: bool = False
+    is_abandoned: bool = False
 
 
 class Run:
@@ -144,8 +145,15 @@ class Run:
         gateway.accept(flight, resends=job.tries - 1)
 
     def _lose_patience(self, gateway: Gateway, flight: Flight) -> None:
-        if flight.first_s is None and not flight.is_over:
+        if flight.first_s is not None or flight.is_over:
+            return
+        if self.scenario.clients.hangs_up:
             gateway.leave(flight)
+            return
+        flight.figures.left += 1
+        job: _Job = flight.job
+        flight.job = _Job(flight.arrival, is_abandoned=True)
+        self._after(job, None)
 
     def _ended(self, flight: Flight, refusal: Refusal | None) -> None:
         self._flights.pop(flight.id, None)
@@ -153,7 +161,13 @@ class Run:
         code = refusal.reason.value if refusal else ""
         tried = flight.tried[-1] if flight.tried else ""
         self._digest.update(f"{flight.id} {tried} {self.events.now_s!r} {code}\n".encode())
+        self._after(job, refusal)
+
+    def _after(self, job: _Job, refusal: Refusal | None) -> None:
+        """A try is over for its client: the next one, or what comes after the job."""
         clients = self.scenario.clients
+        if job.is_abandoned:
+            return
         if job.is_served or job.tries > clients.retries or not self._comes_again(refusal):
             self._next_of(job)
             return

@@ -73,13 +73,15 @@ class ClientSpec:
     """How callers behave: `patience_s` is how long they wait for the first token (0: for ever).
 
     After a refusal, a failure or their own time-out they come again at most `retries` times, after
-    the gateway's hint if they heed it, else after `backoff_s * 2^n` with full jitter.
+    the gateway's hint if they heed it, else after `backoff_s * 2^n` with full jitter. One that does
+    not hang up (a proxy keeps its connection) leaves its abandoned call running.
     """
 
     patience_s: float = 0.0
     retries: int = 0
     backoff_s: float = 0.5
     heeds_hints: bool = True
+    hangs_up: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +89,17 @@ class PolicySpec:
     """What the gateways are told.
 
     `shed_ttft_s` refuses when the best predicted TTFT is above it, `most_in_flight` bounds a
-    replica, both off at 0. `resends_cost`: a client's resend takes of the retry budget, and is
-    refused without. `room_tokens` is how much uncomputed prompt a replica may have before a queue
-    holds the next back (0: one step's budget). `first_token_s` is the deadline after which an
+    replica, `pressure_s` is the queue that counts as full for the classes' ceilings
+    (`decision.shed`); each off at 0. `resends_cost`: a client's resend takes of the retry budget,
+    and is refused without. `room_tokens` is how much uncomputed prompt a replica may have before a
+    queue holds the next back (0: one step's budget). `first_token_s` is the deadline after which an
     endpoint counts as hung.
     """
 
     route: Route = Route.CORE
     order: Order = Order.NONE
     shed_ttft_s: float = 0.0
+    pressure_s: float = 0.0
     most_in_flight: int = 0
     failures: FailurePolicy = field(default_factory=FailurePolicy)
     resends_cost: bool = False

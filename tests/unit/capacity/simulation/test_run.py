@@ -143,23 +143,6 @@ def test_refused_client_comes_back_when_it_was_told_to() -> None:
     assert (done.jobs, total.arrived, total.ok) == (2, 3, 2)
 
 
-def test_hung_replica_is_left_alone() -> None:
-    def affected(*, has_breaker: bool) -> int:
-        scenario = Scenario(
-            fleet(REFERENCE, 2),
-            400.0,
-            policy=PolicySpec(first_token_s=2.0, has_breaker=has_breaker, route=Route.ROUND_ROBIN),
-            faults=(FaultSpec(0.0, "e0", Fault.HUNG),),
-        )
-        phase = Phase(0.0, 300.0, 2.0, fixed(100), fixed(10))
-        total = run(scenario, stream([phase], 2)).measures.total()
-        return total.arrived - total.ok
-
-    without = affected(has_breaker=False)
-    assert without == pytest.approx(300, rel=0.15)  # half of all
-    assert affected(has_breaker=True) <= 8  # what was sent until two had timed out
-
-
 def test_queue_refuses_who_waited_for_longer_than_its_limit() -> None:
     slow = profile(0.01, 0.001)  # 1,000 tokens a second
     policy = PolicySpec(order=Order.FCFS, queue_limit_s=3.0, room_tokens=1)
