@@ -1,13 +1,13 @@
 """The fleet as gateways, pages and REST need it: bounded, ordered, as frozen values."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.db.models import Count, OuterRef, QuerySet, Subquery
 
 from capacity.models import CapacityLimit as LimitRow
-from capacity.models import Driver, Pool, Replica, ReplicaChange
+from capacity.models import Driver, Pool, PoolRevision, Replica, ReplicaChange
 from capacity.models import Model as ModelRow
 from console.errors import NotFound
 from console.web.keyset import DEFAULT_LIMIT, Page, take
@@ -118,11 +118,14 @@ def pools_for_snapshot() -> dict[str, PoolEntry]:
     limits: dict[int | None, list[LimitRow]] = {}
     for bound in LimitRow.objects.exclude(pool=None):
         limits.setdefault(bound.pool_id, []).append(bound)
+    running: dict[int, set[int]] = {pool.pk: {pool.revision} for pool in pools}
     for row in Replica.objects.filter(removed_at=None, lifecycle__in=_ROUTED).order_by(
         "pool_id", "ordinal"
     ):
         if row.pool_id in endpoints and row.port:
             endpoints[row.pool_id].append(_endpoint(row))
+            running[row.pool_id] |= {row.revision} if row.revision else set()
+    refusing = _refuse_priority({pool.pk: pool for pool in pools}, running)
     return {
         pool.name: PoolEntry(
             id=pool.name,
@@ -133,7 +136,7 @@ def pools_for_snapshot() -> dict[str, PoolEntry]:
             kv_capacity_tokens=pool.kv_capacity_tokens,
             block_size_tokens=pool.block_size_tokens,
             endpoints=tuple(endpoints[pool.pk]),
-            takes_priority=_takes_priority(pool),
+            takes_priority=_takes_priority(pool.driver, pool.spec) and pool.pk not in refusing,
             limits=_limits(limits.get(pool.pk, ())),
         )
         for pool in pools
@@ -204,10 +207,22 @@ def _pools() -> QuerySet[Pool]:
     return Pool.objects.select_related("model", "domain__region")
 
 
-def _takes_priority(pool: Pool) -> bool:
+def _takes_priority(driver: str, spec: Mapping[str, object]) -> bool:
     """The process driver always starts vLLM so; others are as their settings say."""
-    is_ours = pool.driver == Driver.PROCESS
-    return is_ours or pool.spec.get("scheduling_policy") == "priority"
+    return driver == Driver.PROCESS or spec.get("scheduling_policy") == "priority"
+
+
+def _refuse_priority(pools: Mapping[int, Pool], running: Mapping[int, set[int]]) -> set[int]:
+    """Pools with a replica of another revision whose engine would refuse a call with a priority."""
+    mixed = [pk for pk, numbers in running.items() if len(numbers) > 1]
+    if not mixed:
+        return set()
+    rows = PoolRevision.objects.filter(pool_id__in=mixed).values_list("pool_id", "number", "spec")
+    return {
+        pk
+        for pk, number, spec in rows
+        if number in running[pk] and not _takes_priority(pools[pk].driver, spec)
+    }
 
 
 def _endpoint(row: Replica) -> EndpointEntry:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from capacity.fleet.services import create_model, create_pool, set_desired_replicas
 from console.demo.pools import REAL_POOL
 from console.demo.seed import ACTOR, POLICY, USD, once
-from console.errors import NotFound
+from console.errors import Conflict, NotFound
 from routing.policies.selectors import live
 from routing.policies.services import publish
 from tenants.prices.selectors import price_in_force
@@ -57,7 +57,7 @@ def seed_real_engine() -> None:
             actor=ACTOR,
         )
     )
-    set_desired_replicas(pool=REAL_POOL, replicas=REPLICAS, actor=ACTOR, reason="real engine")
+    _want(REPLICAS, "real engine")
     if price_in_force(MODEL, timezone.now()) is None:
         add_price(
             model=MODEL,
@@ -89,6 +89,10 @@ def _route() -> None:
 def rest_real_engine() -> None:
     """No replicas for the pool, if there is one: this start does without the real engine."""
     with contextlib.suppress(NotFound):
-        set_desired_replicas(
-            pool=REAL_POOL, replicas=0, actor=ACTOR, reason="started without --real-engine"
-        )
+        _want(0, "started without --real-engine")
+
+
+def _want(replicas: int, reason: str) -> None:
+    """Set the pool's number, unless a rollout that was left running has it: then it keeps its."""
+    with contextlib.suppress(Conflict):
+        set_desired_replicas(pool=REAL_POOL, replicas=replicas, actor=ACTOR, reason=reason)

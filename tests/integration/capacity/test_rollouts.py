@@ -316,3 +316,12 @@ def test_a_pool_without_replicas_is_done_at_once() -> None:
     services.advance_rollouts()
     assert Rollout.objects.get(pk=rollout_id).state == "done"
     assert Pool.objects.get().spec == NEWER
+
+
+def test_calls_carry_no_priority_while_one_engine_would_refuse_it() -> None:
+    rolling.make_pool(1, spec={**SPEC, "scheduling_policy": "priority"})
+    rollout_id = begin(spec=SPEC, warm_s=3600)
+    assert fleet_selectors.pools_for_snapshot()["p"].takes_priority
+    until_step(rollout_id, "warm")
+    entry = fleet_selectors.pools_for_snapshot()["p"]
+    assert (len(entry.endpoints), entry.takes_priority) == (2, False)
