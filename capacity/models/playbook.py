@@ -119,6 +119,7 @@ class PlaybookWatch(models.Model):
 
     playbook = models.ForeignKey(Playbook, on_delete=models.CASCADE, related_name="watches")
     subject = models.CharField(max_length=120)
+    label = models.CharField(max_length=120, blank=True, default="", db_default="")
     state = models.JSONField()
 
     class Meta:

@@ -12,6 +12,8 @@ from typing import Any
 from django.utils import timezone
 
 from capacity.fleet.services import create_domain, create_model, create_pool, create_region
+from capacity.playbooks.rules import SHIPPED
+from capacity.playbooks.services import ensure_shipped, set_mode
 from console.audit.rules import Actor
 from console.demo.pools import POOLS
 from console.errors import DomainError, NotFound
@@ -65,6 +67,9 @@ def seed_demo(credentials: dict[str, Any]) -> dict[str, Any]:
     _prices()
     if live(POLICY) is None:
         publish(policy=POLICY, document=DOCUMENT, base=None, note="demo policy", actor=ACTOR)
+    ensure_shipped()
+    for playbook in SHIPPED:
+        set_mode(name=playbook, mode="armed", actor=ACTOR, reason="demo")
     push_snapshot()
     return {"demo_callers": callers}
 

@@ -29,6 +29,7 @@ ENTRIES = (
     Entry("poll jobs", 5, POLL_TASK),
     Entry("reconcile pools", 5, ENQUEUE_TASK, ("reconcile_pools",)),
     Entry("advance rollouts", 5, ENQUEUE_TASK, ("advance_rollouts",)),
+    Entry("evaluate playbooks", 5, ENQUEUE_TASK, ("evaluate_playbooks",)),
     Entry("push snapshot", 30, ENQUEUE_TASK, ("push_snapshot",)),
     Entry("push overrides", 30, ENQUEUE_TASK, ("push_overrides",)),
     Entry("end quota grants", 15, ENQUEUE_TASK, ("end_quota_grants",)),

@@ -30,6 +30,8 @@ _EVERYTHING = (
         (
             ("Policies", "policies"),
             ("Rollouts", "rollouts"),
+            ("Playbooks", "playbooks"),
+            ("Overrides", "overrides"),
             ("Tenants", "tenants"),
             ("Quota requests", "quota_requests"),
             ("Prices", "prices"),

@@ -31,6 +31,7 @@ TASK_MODULES = [
     "routing.policies.tasks",
     "capacity.fleet.tasks",
     "capacity.rollouts.tasks",
+    "capacity.playbooks.tasks",
     "telemetry.slices.tasks",
     "telemetry.slos.tasks",
     "tenants.ledger.tasks",

@@ -5,10 +5,12 @@ from drf_spectacular.views import SpectacularAPIView
 
 from capacity.fleet import api as fleet
 from capacity.rollouts import api as rollouts
+from capacity.playbooks import api as playbooks
 from console.accounts import api as accounts
 from console.pages import api as console
 from console.pages.reference import reference
 from routing.estimates import api as estimates
+from routing.overrides import api as overrides
 from routing.policies import api as policies
 from routing.policies import draft_api as drafts
 from telemetry.economics import api as economics
@@ -79,6 +81,14 @@ _rollout: list[URLPattern] = [
     path("roll-back/", rollouts.RolloutRollBack.as_view(), name="api_rollout_roll_back"),
 ]
 
+_playbook: list[URLPattern] = [
+    path("", playbooks.OnePlaybook.as_view(), name="api_playbook"),
+    path("mode/", playbooks.Mode.as_view(), name="api_playbook_mode"),
+    path("runs/", playbooks.Runs.as_view(), name="api_playbook_runs"),
+    path("runs/<int:run_id>/", playbooks.OneRun.as_view(), name="api_playbook_run"),
+    path("runs/<int:run_id>/undo/", playbooks.UndoRun.as_view(), name="api_playbook_undo"),
+]
+
 _v1: list[URLPattern | URLResolver] = [
     path("me/", accounts.Me.as_view(), name="api_me"),
     path("tokens/", accounts.Tokens.as_view(), name="api_tokens"),
@@ -139,6 +149,10 @@ _v1: list[URLPattern | URLResolver] = [
     path("carbon/", economics.Carbon.as_view(), name="api_carbon"),
     path("carbon/grid/", economics.Grid.as_view(), name="api_carbon_grid"),
     path("carbon/power/", economics.Power.as_view(), name="api_carbon_power"),
+    path("overrides/", overrides.Overrides.as_view(), name="api_overrides"),
+    path("overrides/<int:override_id>/", overrides.OneOverride.as_view(), name="api_override"),
+    path("playbooks/", playbooks.Playbooks.as_view(), name="api_playbooks"),
+    path("playbooks/<slug:name>/", include(_playbook)),
     path("series/", slices.SeriesView.as_view(), name="api_series"),
     path("system/", console.System.as_view(), name="api_system"),
     path("audit/", console.Trail.as_view(), name="api_audit"),

@@ -9,12 +9,14 @@ from capacity.fleet import inventory
 from capacity.fleet import pages as fleet
 from capacity.lab import pages as lab
 from capacity.rollouts import pages as rollouts
+from capacity.playbooks import pages as playbooks
 from console.accounts import pages as accounts
 from console.accounts import people, profile
 from console.pages import audit, failures, health, jobs, overview, questions, system
 from console.web import theme
 from routing.estimates import pages as estimates
 from routing.policies import editor
+from routing.overrides import pages as overrides
 from routing.policies import pages as policies
 from telemetry.economics import pages as economics
 from telemetry.live import pages as telemetry
@@ -90,6 +92,14 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("rollouts/<int:rollout_id>/", rollouts.rollout, name="rollout"),
     path("rollouts/<int:rollout_id>/<slug:act>/", rollouts.rollout_act, name="rollout_act"),
     path("capacity/lab/", lab.lab, name="lab"),
+    path("playbooks/", playbooks.playbooks, name="playbooks"),
+    path("playbooks/<slug:name>/", playbooks.playbook, name="playbook"),
+    path("playbooks/<slug:name>/mode/", playbooks.playbook_mode, name="playbook_mode"),
+    path("playbooks/<slug:name>/runs/<int:run_id>/", playbooks.playbook_run, name="playbook_run"),
+    path("playbooks/<slug:name>/runs/<int:run_id>/undo/", playbooks.undo, name="undo_run"),
+    path("overrides/", overrides.overrides, name="overrides"),
+    path("new-override/", overrides.new_override, name="new_override"),
+    path("overrides/<int:override_id>/lift/", overrides.lift, name="lift_override"),
     path("policies/", policies.policies, name="policies"),
     path("policies/<slug:name>/", policies.policy, name="policy"),
     path("policies/<slug:name>/edit/", editor.edit_policy, name="edit_policy"),

@@ -23,6 +23,7 @@ def prepare(*, is_demo: bool, is_real_engine: bool = False) -> None:
     """Do every step. The operator's password stands in the credentials file before the row does."""
     django.setup()
     # Imported here: models exist only after the setup above.
+    from capacity.playbooks.services import ensure_shipped  # noqa: PLC0415
     from console.accounts.services import create_user  # noqa: PLC0415
     from console.audit.rules import Actor  # noqa: PLC0415
     from console.demo.real_engine import rest_real_engine, seed_real_engine  # noqa: PLC0415
@@ -33,6 +34,7 @@ def prepare(*, is_demo: bool, is_real_engine: bool = False) -> None:
 
     migrate()
     ensure_schedule()
+    ensure_shipped()
     state = State.current()
     credentials = read_json(state.credentials)
     operator = credentials["operator"]

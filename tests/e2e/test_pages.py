@@ -14,8 +14,10 @@ from axe_playwright_python.sync_playwright import Axe
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
+from capacity.models import PlaybookRun
 from tests import factories
 from tests.collecting import ConsoleProcess
+from tests.playbooking import make_runs
 
 pytest_plugins = ("tests.live_fixtures",)
 
@@ -27,6 +29,8 @@ ALL = (
     "/rollouts/{rollout}/", "/rollouts/{rollout}/abort/", "/inventory/", "/inventory/?kind=pool",
     "/inventory/import/", "/inventory/drift/", "/policies/", "/policies/main/",
     "/policies/main/versions/1/", "/policies/main/edit/",
+    "/playbooks/", "/playbooks/noisy-tenant/", "/playbooks/noisy-tenant/mode/",
+    "/playbooks/noisy-tenant/runs/{run}/", "/overrides/", "/overrides/?all=1", "/new-override/",
     "/policies/main/versions/1/roll-back/", "/tenants/", "/tenants/acme/", "/tenants/acme/keys/",
     "/tenants/acme/keys/issue/", "/tenants/acme/keys/{key}/rotate/",
     "/tenants/acme/keys/{key}/revoke/", "/tenants/acme/limits/", "/tenants/acme/suspend/",
@@ -68,6 +72,7 @@ def world(console: ConsoleProcess, live_store: redis.Redis) -> factories.World:
     factories.make_quota_request(made, "acme", reason=HOSTILE)
     factories.make_draft(made, '"stale_after_s": 9, "spelling": "mistaken"')
     factories.make_refusals(made, "acme", 5, model=HOSTILE)
+    make_runs(made, 3)
     factories.beat(live_store)
     factories.scrape(
         live_store,
@@ -143,7 +148,9 @@ def path_of(world: factories.World, path: str) -> str:
     path = path.replace("{objective}", str(world.objective_id))
     path = path.replace("{request}", str(world.requests["acme"]))
     path = path.replace("{refused}", world.refusals["acme"][0])
-    return path.replace("{key}", str(world.keys["acme"].id)).replace("{vic}", vic)
+    run = str(PlaybookRun.objects.order_by("id").values_list("pk")[0][0])
+    path = path.replace("{key}", str(world.keys["acme"].id)).replace("{run}", run)
+    return path.replace("{vic}", vic)
 
 
 def faults_of(page: Page, theme: str = "light") -> list[str]:

@@ -11,10 +11,12 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from capacity.models import PlaybookRun
 from console.web.csp import CONTENT_SECURITY_POLICY
 from console.web.units import parse_usd
 from routing.store import keys as store_keys
 from tests import factories
+from tests.playbooking import make_runs
 
 pytestmark = pytest.mark.django_db
 
@@ -30,6 +32,10 @@ LISTS = (
     "/inventory/",
     "/inventory/?kind=pool",
     "/inventory/drift/",
+    "/overrides/",
+    "/overrides/?all=1",
+    "/playbooks/",
+    "/playbooks/noisy-tenant/",
     "/policies/main/",
     "/tenants/",
     "/tenants/acme/keys/",
@@ -71,6 +77,7 @@ OTHERS = (
     "/spend/?by=model",
     "/spend/?by=key",
     "/system/",
+    "/playbooks/noisy-tenant/runs/{run}/",
     "/capacity/lab/",
     "/capacity/lab/?question=eight-gpus",
     "/me/",
@@ -99,6 +106,8 @@ FORMS = (
     "/t/acme/members/{vic}/remove/",
     "/policies/main/edit/",
     "/policies/main/versions/1/roll-back/",
+    "/new-override/",
+    "/playbooks/noisy-tenant/mode/",
     "/new-tenant/",
     "/fleet/limits/",
     "/fleet/pools/p-a/limits/",
@@ -134,6 +143,7 @@ def world(store) -> factories.World:
     factories.make_quota_request(made, "acme")
     factories.make_refusals(made, "acme", 3)
     made.draft = factories.make_draft(made)
+    make_runs(made)
     factories.beat(store)
     factories.scrape(store, "p-a")
     return made
@@ -153,6 +163,7 @@ def path_of(world: factories.World, path: str) -> str:
     )
     path = path.replace("{request}", str(world.requests["acme"]))
     path = path.replace("{refused}", world.refusals["acme"][0])
+    path = path.replace("{run}", str(PlaybookRun.objects.order_by("id").values_list("pk")[0][0]))
     return path.replace("{key}", str(world.keys["acme"].id))
 
 
@@ -166,6 +177,8 @@ def expected(name: str, path: str) -> int:  # noqa: PLR0911 - one answer a rule
         "/slo/{objective}/remove/": {"ana", "ola", "ada"},
         "/policies/main/edit/": {"ana", "ada"},
         "/policies/main/versions/1/roll-back/": {"ana", "ada"},
+        "/new-override/": {"ana", "ola", "ada"},
+        "/playbooks/noisy-tenant/mode/": {"ada"},
         "/new-tenant/": {"ana", "ola", "ada"},
         "/new-price/": {"ada"},
         "/fleet/limits/": {"ana", "ola", "ada"},
@@ -276,6 +289,7 @@ def test_queries_stay_inside_the_budget_and_do_not_grow_with_rows(world, store):
     for number in range(50):
         factories.make_tenant(world, f"team-{number:02d}")
         factories.make_quota_request(world, f"team-{number:02d}")
+    make_runs(world, 60)
     extra = factories.World(keys=world.keys)
     for _ in range(50):
         factories.issue_key(tenant_id=world.tenants["acme"], name="more", actor=factories.ACTOR)
@@ -328,6 +342,7 @@ def test_hostile_names_are_text_on_every_page_and_in_every_export(store):
     factories.make_objective(world, model=HOSTILE_MODEL)
     factories.make_quota_request(world, "acme", reason=HOSTILE_KEY)
     factories.make_refusals(world, "acme", 2, model=HOSTILE_MODEL)
+    make_runs(world, label=HOSTILE_KEY, end_reason=HOSTILE_MODEL)
     factories.beat(store)
     factories.scrape(store, "p-a", r0={"health": "hung", "reason": HOSTILE_KEY})
     client = client_of(world, "ada")

@@ -12,15 +12,18 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from capacity.playbooks.rules import SHIPPED, to_plain
 from console.accounts.services import issue_token, revoke_token, suspend_user
 from console.jobs.services import enqueue
 from console.models import ApiToken
 from console.project import rest
 from console.rest.requests import MAX_BODY_BYTES
 from console.web.csp import CONTENT_SECURITY_POLICY
+from routing.models import Override
 from routing.store import keys as store_keys
 from tests import factories
 from tests.factories import ACTOR, World
+from tests.playbooking import make_runs
 
 pytestmark = pytest.mark.django_db
 
@@ -39,6 +42,8 @@ NEW_USER = {
     "role": "operator",
     "grants": ["policy.publish"],
 }
+PAUSE = {"kind": "pause", "work_class": "batch", "reason": "Capacity is reduced."}
+PLAYBOOK = to_plain(SHIPPED["noisy-tenant"])
 LIMIT = {"scope": "tenant", "dimension": "req", "window": "d", "amount": 5}
 MORE = {"scope": "tenant", "dimension": "out", "window": "m", "amount": 99_000, "reason": "launch"}
 PRICE = {
@@ -137,6 +142,18 @@ ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
     ("post", "rollouts/{rollout}/abort/", {"reason": "no"}, {"ana", "ada"}),
     ("post", "rollouts/{rollout}/roll-back/", {}, {"ana", "ada"}),
     ("post", "rollouts/", {"pool": "p-c", "reason": "newer"}, {"ana", "ada"}),
+    ("get", "overrides/", None, ALL),
+    ("get", "overrides/?active=true", None, ALL),
+    ("get", "overrides/{override}/", None, ALL),
+    ("post", "overrides/", PAUSE, ACTING),
+    ("delete", "overrides/{override}/?reason=over", None, ACTING),
+    ("get", "playbooks/", None, ALL),
+    ("get", "playbooks/noisy-tenant/", None, ALL),
+    ("put", "playbooks/noisy-tenant/", {"document": PLAYBOOK, "base": 1}, {"ada"}),
+    ("put", "playbooks/noisy-tenant/mode/", {"mode": "armed"}, {"ada"}),
+    ("get", "playbooks/noisy-tenant/runs/", None, ALL),
+    ("get", "playbooks/noisy-tenant/runs/{run}/", None, ALL),
+    ("post", "playbooks/noisy-tenant/runs/{run}/undo/", {"reason": "enough"}, ACTING),
     ("get", "policies/", None, ALL),
     ("get", "policies/main/", None, ALL),
     ("get", "policies/main/versions/", None, ALL),
@@ -210,6 +227,8 @@ class Caller:
             .replace("{objective}", str(self.world.objective_id))
             .replace("{request}", str(self.world.requests["acme"]))
             .replace("{refused}", self.world.refusals["acme"][0])
+            .replace("{run}", str(self.world.run))
+            .replace("{override}", str(self.world.override))
         )
 
 
@@ -228,6 +247,8 @@ def world(store) -> World:
     factories.make_quota_request(made, "acme")
     factories.make_refusals(made, "acme", 3)
     made.draft = factories.make_draft(made)
+    made.run = make_runs(made)
+    made.override = Override.objects.get().pk
     made.job = enqueue("reconcile_pools", run_after=timezone.now() + timedelta(hours=1))
     factories.beat(store)
     factories.scrape(store, "p-a")
@@ -260,7 +281,7 @@ def test_every_mounted_endpoint_is_in_the_matrix():
     routes = {pattern.name for pattern in _flat(rest._v1)}
     tested = {
         re.sub(
-            r"\{(\w+)\}|\bacme\b|\bmain\b|\bp-a\b|\bnode\b|\bregion\b|\b\d+\b",
+            r"\{(\w+)\}|\bacme\b|\bmain\b|\bp-a\b|\bnoisy-tenant\b|\bnode\b|\bregion\b|\b\d+\b",
             "*",
             path.split("?")[0],
         )

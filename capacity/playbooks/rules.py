@@ -1,0 +1,233 @@
+"""The playbook document: its form, its checks, the two that are shipped, and what is lost."""
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+
+from routing.contracts.enums import ReplicaHealth, ReplicaLifecycle, WorkClass
+from routing.contracts.override import CLASS_KINDS, TENANT_KINDS, OverrideKind
+from routing.decision.playbook import Measure, Rule, Signal, Step, Timing
+from routing.overrides.rules import Fault, Wanted, fault_of, words_of
+
+MAX_STEPS: Final = 8
+MAX_MEASURES: Final = 8
+MAX_TITLE_CHARS: Final = 100
+MAX_REASON_CHARS: Final = 300
+_RANGES_S: Final = {
+    "enter_for_s": (0, 600),
+    "leave_for_s": (5, 3600),
+    "up_every_s": (0, 600),
+    "down_every_s": (0, 3600),
+    "cooldown_s": (0, 86_400),
+    "hold_s": (30, 900),
+    "max_s": (60, 86_400),
+    "unknown_s": (5, 600),
+}
+UNITS: Final = {
+    Signal.TENANT_INPUT_RATIO: "times its own median",
+    Signal.POOL_LOST_RATIO: "of its replicas lost (0 to 1)",
+}
+SUBJECTS: Final = {Signal.TENANT_INPUT_RATIO: "tenant", Signal.POOL_LOST_RATIO: "pool"}
+
+
+class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A playbook as people write it.
+
+    `least_tokens_per_min` (tenants): below it nobody is looked at. The baseline is the median of a
+    tenant's own minutes with traffic in the last `baseline_min`; with fewer than
+    `baseline_least_min` of them the signal is unknown.
+    """
+
+    title: str
+    signal: Signal
+    steps: tuple[Step, ...]
+    timing: Timing = Timing()
+    skips_steps: bool = False
+    least_tokens_per_min: int = 20_000
+    baseline_min: int = 30
+    baseline_least_min: int = 2
+    schema_version: int = 1
+
+    @property
+    def rule(self) -> Rule:
+        """What the decision core follows."""
+        return Rule(self.steps, self.timing, self.skips_steps)
+
+    @property
+    def is_about_tenants(self) -> bool:
+        """Whether its subjects are tenants; else they are pools."""
+        return self.signal is Signal.TENANT_INPUT_RATIO
+
+
+def read(plain: object) -> "Document | Fault":
+    """The document, or the first thing wrong with it: which field, why, what to do."""
+    try:
+        document = msgspec.convert(plain, Document)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `$")
+        return Fault(path.strip("`.") or "document", f"{text}.", "See the shipped playbooks.")
+    return _fault(document) or document
+
+
+def to_plain(document: Document) -> dict[str, Any]:
+    """The document as JSON values, defaults filled in."""
+    found: dict[str, Any] = msgspec.to_builtins(document)
+    return found
+
+
+def _fault(document: Document) -> Fault | None:
+    if document.schema_version != 1:
+        return Fault("schema_version", "Only version 1 is known.", "Write 1.")
+    if not 1 <= len(document.title) <= MAX_TITLE_CHARS:
+        return Fault("title", f"A title has 1 to {MAX_TITLE_CHARS} characters.", "Shorten it.")
+    if not 1 <= len(document.steps) <= MAX_STEPS:
+        return Fault("steps", f"A playbook has 1 to {MAX_STEPS} steps.", "Add or remove steps.")
+    return _baseline_fault(document) or _timing_fault(document.timing) or _steps_fault(document)
+
+
+def _baseline_fault(document: Document) -> Fault | None:
+    if not 2 <= document.baseline_min <= 1440:
+        return Fault("baseline_min", "The baseline spans 2 to 1440 minutes.", "Write 30.")
+    if not 1 <= document.baseline_least_min <= document.baseline_min:
+        return Fault("baseline_least_min", "It lies from 1 to baseline_min.", "Write 2.")
+    if document.least_tokens_per_min < 0:
+        return Fault("least_tokens_per_min", "Tokens are not negative.", "Write 20000.")
+    return None
+
+
+def _timing_fault(timing: Timing) -> Fault | None:
+    for name, (least, most) in _RANGES_S.items():
+        if not least <= getattr(timing, name) <= most:
+            return Fault(f"timing.{name}", f"It lies from {least} to {most} s.", "Change it.")
+    if timing.max_s < timing.hold_s:
+        return Fault("timing.max_s", "A run lasts at least one lease.", "Raise it to hold_s.")
+    return None
+
+
+def _steps_fault(document: Document) -> Fault | None:
+    for at, step in enumerate(document.steps):
+        if fault := _step_fault(f"steps[{at}]", step, document):
+            return fault
+    for at, (lower, higher) in enumerate(pairwise(document.steps), 1):
+        if higher.enter < lower.enter or higher.leave < lower.leave:
+            return Fault(f"steps[{at}].enter", "Levels rise from step to step.", "Order them.")
+    return None
+
+
+def _step_fault(path: str, step: Step, document: Document) -> Fault | None:
+    if not 0 <= step.leave < step.enter:
+        return Fault(f"{path}.leave", "It leaves below where it enters, at 0 or more.", "Lower it.")
+    for name, most in (("title", MAX_TITLE_CHARS), ("reason", MAX_REASON_CHARS)):
+        if not 1 <= len(getattr(step, name)) <= most:
+            return Fault(f"{path}.{name}", f"It has 1 to {most} characters.", "Change it.")
+    if not 1 <= len(step.measures) <= MAX_MEASURES:
+        return Fault(f"{path}.measures", f"1 to {MAX_MEASURES} measures.", "Add or remove some.")
+    for at, measure in enumerate(step.measures):
+        if fault := _measure_fault(f"{path}.measures[{at}]", measure, document):
+            return fault
+    return None
+
+
+def _measure_fault(path: str, measure: Measure, document: Document) -> Fault | None:
+    fitting = TENANT_KINDS if document.is_about_tenants else CLASS_KINDS
+    if measure.kind not in fitting:
+        fix = f"One of {', '.join(sorted(fitting))}."
+        what = SUBJECTS[document.signal]
+        return Fault(f"{path}.kind", f"{measure.kind} does not fit a {what}.", fix)
+    if fault := fault_of(wanted(measure, document, "x")):
+        return Fault(f"{path}.{fault.field}", fault.reason, fault.fix)
+    return None
+
+
+def wanted(measure: Measure, document: Document, target: str) -> Wanted:
+    """The override of a measure; `target` is the tenant's slug, or the model of the pool."""
+    return Wanted(
+        kind=measure.kind,
+        tenant=target if document.is_about_tenants else "",
+        work_class=measure.work_class,
+        model="" if document.is_about_tenants else target,
+        amount=measure.amount,
+        admitted_ratio=measure.admitted_ratio,
+    )
+
+
+def measure_words(measure: Measure, document: Document, target: str = "") -> str:
+    """A measure in one line; without a target as the document says it."""
+    shown = target or ("it" if document.is_about_tenants else "the pool's model")
+    return words_of(wanted(measure, document, shown))
+
+
+def lost_ratio(replicas: Iterable[tuple[str, int, ReplicaHealth | None]], desired: int) -> float:
+    """Replicas lost over those wanted.
+
+    Each is `(lifecycle, failures in a row, health, None without a fresh report)`. One that is
+    starting for the first time or draining on purpose is not lost; one that starts again after a
+    failure still is, until it is ready.
+    """
+    lost = sum(_is_lost(lifecycle, failures, health) for lifecycle, failures, health in replicas)
+    return min(1.0, lost / desired) if desired else 0.0
+
+
+def _is_lost(lifecycle: str, failures: int, health: ReplicaHealth | None) -> bool:
+    if lifecycle == ReplicaLifecycle.READY:
+        return health in (ReplicaHealth.LOST, ReplicaHealth.HUNG)
+    if lifecycle == ReplicaLifecycle.DRAINING:
+        return False
+    return lifecycle == ReplicaLifecycle.FAILED or failures > 0
+
+
+_SHEDDABLE = (WorkClass.STANDARD, WorkClass.BATCH)
+_REDUCED = "Capacity is reduced for the moment."
+SHIPPED: Final = {
+    "noisy-tenant": Document(
+        title="Noisy tenant",
+        signal=Signal.TENANT_INPUT_RATIO,
+        timing=Timing(
+            enter_for_s=10, leave_for_s=30, up_every_s=15, down_every_s=30, cooldown_s=30
+        ),
+        steps=(
+            Step(
+                "Cap its prompts and its concurrency",
+                3.0,
+                1.5,
+                "Your input rate has risen to several times what it usually is.",
+                (
+                    Measure(OverrideKind.CONTEXT_CAP, amount=4096),
+                    Measure(OverrideKind.CONCURRENCY_CAP, amount=4),
+                ),
+            ),
+        ),
+    ),
+    "capacity-lost": Document(
+        title="Capacity lost",
+        signal=Signal.POOL_LOST_RATIO,
+        # A loss has no hold and may skip steps: what is gone does not come back by waiting.
+        timing=Timing(enter_for_s=0, leave_for_s=30, up_every_s=0, down_every_s=15, cooldown_s=0),
+        skips_steps=True,
+        steps=(
+            Step(
+                "Pause batch",
+                0.2,
+                0.0,
+                _REDUCED,
+                (Measure(OverrideKind.PAUSE, WorkClass.BATCH),),
+            ),
+            Step(
+                "Cap output of sheddable classes",
+                0.3,
+                0.1,
+                _REDUCED,
+                tuple(Measure(OverrideKind.OUTPUT_CAP, name, amount=1024) for name in _SHEDDABLE),
+            ),
+            Step(
+                "Shed half of standard",
+                0.75,
+                0.4,
+                _REDUCED,
+                (Measure(OverrideKind.SHED, WorkClass.STANDARD, admitted_ratio=0.5),),
+            ),
+        ),
+    ),
+}

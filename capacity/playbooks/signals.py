@@ -1,0 +1,123 @@
+"""Gather what playbooks watch, and the figures that say what an act did."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from capacity.models import Pool, Replica
+from capacity.playbooks.rules import Document, lost_ratio
+from console.web.live_state import pool_states
+from routing.contracts.enums import ReplicaHealth
+from telemetry.slices.signals import Spans, figures, offered_by_tenant, usual_offers
+from tenants.directory.selectors import slugs_of
+
+MAX_SUBJECTS = 50  # of one playbook at a time: the largest offers, or any pools
+MAX_POOLS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The signal of one subject now. `value` None: not known.
+
+    `target` is what measures are about: a tenant's slug, a pool's model. `baseline` is what the
+    value is a multiple of.
+    """
+
+    subject: str
+    label: str
+    target: str
+    value: float | None
+    baseline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Subjects that a playbook looks after: labels, and baselines of running ones (frozen)."""
+
+    labels: Mapping[str, str]
+    baselines: Mapping[str, float]
+    past_runs: Mapping[int, Spans]
+
+
+def readings(document: Document, watched: Watched, now: datetime) -> dict[str, Reading]:
+    """By subject: everything watched, and what might begin now."""
+    if document.is_about_tenants:
+        return _tenants(document, watched, now)
+    return _pools(watched.labels.keys())
+
+
+def _tenants(document: Document, watched: Watched, now: datetime) -> dict[str, Reading]:
+    offers = offered_by_tenant()
+    if offers is None:
+        return {
+            subject: Reading(subject, label, label, None, watched.baselines.get(subject))
+            for subject, label in watched.labels.items()
+        }
+    large = [one for one in offers if one.tokens_per_min >= document.least_tokens_per_min]
+    by_id = {str(one.tenant_id): one for one in offers}
+    slugs = slugs_of([one.tenant_id for one in large[:MAX_SUBJECTS]])
+    labels = {str(tenant_id): slug for tenant_id, slug in slugs.items()}
+    labels.update(watched.labels)
+    asked = [int(subject) for subject in labels if subject not in watched.baselines]
+    usual = usual_offers(
+        asked,
+        now=now,
+        minutes=document.baseline_min,
+        least_minutes=document.baseline_least_min,
+        skipping=watched.past_runs,
+    )
+    found = {}
+    for subject, label in labels.items():
+        offer = by_id.get(subject)
+        rate = offer.tokens_per_min if offer else 0.0
+        is_running = subject in watched.baselines
+        baseline = watched.baselines[subject] if is_running else usual.get(int(subject))
+        found[subject] = Reading(
+            subject,
+            label,
+            label,
+            _multiple(rate, baseline, 0.0 if is_running else document.least_tokens_per_min),
+            baseline,
+        )
+    return found
+
+
+def _multiple(rate: float, baseline: float | None, least: float) -> float | None:
+    if rate < least:
+        return 0.0  # too little to be anybody's trouble, whatever it usually is
+    return rate / baseline if baseline else None
+
+
+def _pools(watched: Collection[str]) -> dict[str, Reading]:
+    pools = list(
+        Pool.objects.filter(desired_replicas__gt=0)
+        .select_related("model")
+        .order_by("name")[:MAX_POOLS]
+    )
+    replicas: dict[int, list[Replica]] = {}
+    for row in Replica.objects.filter(removed_at=None, pool__in=pools):
+        replicas.setdefault(row.pool_id, []).append(row)
+    seen = pool_states([pool.name for pool in pools]) or {}
+    found = {
+        name: Reading(name, name, "", 0.0) for name in watched
+    }  # a pool that wants nothing any more has lost nothing
+    for pool in pools:
+        live = seen.get(pool.name)
+        healths: dict[str, ReplicaHealth] = {}
+        if live is not None and not live.is_stale:
+            healths = {state.replica_id: state.health for state in live.state.endpoints}
+        value = lost_ratio(
+            (
+                (row.lifecycle, int(row.handle.get("failures", 0)), healths.get(row.name))
+                for row in replicas.get(pool.pk, ())
+            ),
+            pool.desired_replicas,
+        )
+        found[pool.name] = Reading(pool.name, pool.name, pool.model.name, value)
+    return found
+
+
+def effect_now() -> dict[str, float | int | None]:
+    """Figures over all traffic, for the record of an act; empty while nobody reports them."""
+    found = figures()
+    return asdict(found) if found is not None else {}
