@@ -116,21 +116,7 @@ def make_runs(world: World, count: int = 1, **fields: Any) -> int:
             ],
         }
         run = PlaybookRun.objects.create(playbook=playbook, **(values | fields))
-        for title, undone in (("Cap its prompts", None), ("Cap more", now)):
-            PlaybookAct.objects.create(
-                run=run,
-                step=0,
-                title=title,
-                at=started + timedelta(seconds=20),
-                value=4.2,
-                overrides=[{"id": 1, "words": "tenant acme: prompts of at most 4,096 tokens"}],
-                before={"ttft_p95_s": 0.9, "refused_per_min": 3.0, "kv_max_ratio": 0.95},
-                after={"ttft_p95_s": 0.3, "refused_per_min": 40.0, "kv_max_ratio": 0.6},
-                undone_at=undone,
-                undone_by="ana" if undone else "",
-            )
-        newest = run.pk
-        apply_override(
+        made = apply_override(
             wanted=Wanted(OverrideKind.OUTPUT_CAP, work_class=WorkClass.BATCH, amount=99 + number),
             hold_s=600,
             reason="Capacity is reduced.",
@@ -138,4 +124,18 @@ def make_runs(world: World, count: int = 1, **fields: Any) -> int:
             source="playbook:noisy-tenant",
             run_id=run.pk,
         )
+        for title, undone in (("Cap its prompts", None), ("Cap more", now)):
+            PlaybookAct.objects.create(
+                run=run,
+                step=0,
+                title=title,
+                at=started + timedelta(seconds=20),
+                value=4.2,
+                overrides=[{"id": made.id, "words": made.words}],
+                before={"ttft_p95_s": 0.9, "refused_per_min": 3.0, "kv_max_ratio": 0.95},
+                after={"ttft_p95_s": 0.3, "refused_per_min": 40.0, "kv_max_ratio": 0.6},
+                undone_at=undone,
+                undone_by="ana" if undone else "",
+            )
+        newest = run.pk
     return newest
