@@ -4,8 +4,8 @@ from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularAPIView
 
 from capacity.fleet import api as fleet
-from capacity.rollouts import api as rollouts
 from capacity.playbooks import api as playbooks
+from capacity.rollouts import api as rollouts
 from console.accounts import api as accounts
 from console.pages import api as console
 from console.pages.reference import reference

@@ -8,8 +8,8 @@ from django.views.generic import RedirectView
 from capacity.fleet import inventory
 from capacity.fleet import pages as fleet
 from capacity.lab import pages as lab
-from capacity.rollouts import pages as rollouts
 from capacity.playbooks import pages as playbooks
+from capacity.rollouts import pages as rollouts
 from console.accounts import pages as accounts
 from console.accounts import people, profile
 from console.pages import audit, failures, health, jobs, overview, questions, system

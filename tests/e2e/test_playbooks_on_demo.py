@@ -180,7 +180,7 @@ def test_a_killed_replica_pauses_batch_on_the_demo_and_it_resumes(
     )
     wait_until(lambda: console.runs("capacity-lost", "eu-a-8b")[0]["ended_at"], 60, "its end")
     detail = console("GET", f"playbooks/capacity-lost/runs/{run['id']}/")
-    assert [act["title"] for act in detail["acts"]][0] == "Pause batch"
+    assert detail["acts"][0]["title"] == "Pause batch"
     assert all(act["undone_at"] for act in detail["acts"])
 
 
