@@ -26,7 +26,7 @@ _RANGES_S: Final = {
     "unknown_s": (5, 600),
 }
 UNITS: Final = {
-    Signal.TENANT_INPUT_RATIO: "times its own median",
+    Signal.TENANT_INPUT_RATIO: "times its usual input rate",
     Signal.POOL_LOST_RATIO: "of its replicas lost (0 to 1)",
 }
 SUBJECTS: Final = {Signal.TENANT_INPUT_RATIO: "tenant", Signal.POOL_LOST_RATIO: "pool"}
@@ -35,9 +35,9 @@ SUBJECTS: Final = {Signal.TENANT_INPUT_RATIO: "tenant", Signal.POOL_LOST_RATIO: 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A playbook as people write it.
 
-    `least_tokens_per_min` (tenants): below it nobody is looked at. The baseline is the median of a
-    tenant's own minutes with traffic in the last `baseline_min`; with fewer than
-    `baseline_least_min` of them the signal is unknown.
+    `least_tokens_per_min` (tenants): below it nobody is looked at. The baseline is the lower
+    quartile of a tenant's own whole minutes with traffic in the last `baseline_min`; with fewer
+    than `baseline_least_min` of them the signal is unknown.
     """
 
     title: str

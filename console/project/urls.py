@@ -15,8 +15,8 @@ from console.accounts import people, profile
 from console.pages import audit, failures, health, jobs, overview, questions, system
 from console.web import theme
 from routing.estimates import pages as estimates
-from routing.policies import editor
 from routing.overrides import pages as overrides
+from routing.policies import editor
 from routing.policies import pages as policies
 from telemetry.economics import pages as economics
 from telemetry.live import pages as telemetry

@@ -24,7 +24,7 @@ RENEW_RATIO: Final = 0.5  # a lease is renewed when less than this part of it is
 class Signal(StrEnum):
     """What a playbook watches, for each subject of its kind.
 
-    `tenant_input_ratio`: input tokens that a tenant offers a minute, over its own recent median.
+    `tenant_input_ratio`: input tokens that a tenant offers a minute, over its usual ones.
     `pool_lost_ratio`: replicas of a pool that are lost, over those it should have.
     """
 

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from statistics import median
 from typing import cast
 
 import msgspec
@@ -27,6 +26,7 @@ from telemetry.models import SliceMinute
 logger = logging.getLogger(__name__)
 
 STALE_AFTER_S = 10.0  # ten periods of the collector: older figures say nothing about now
+_MINUTE = timedelta(minutes=1)
 Spans = Sequence[tuple[datetime, datetime]]
 
 
@@ -73,33 +73,42 @@ def usual_offers(
     least_minutes: int,
     skipping: Mapping[int, Spans],
 ) -> dict[int, float]:
-    """Median tokens a minute over a tenant's own recent minutes with traffic.
+    """Tokens a minute that a tenant usually offers: the lower quartile of its recent minutes.
 
-    Minutes inside the spans of `skipping` do not count; nor does the one that has just ended, since
-    it lies in the window that the present rate is measured over. A tenant with fewer than
-    `least_minutes` of them is not in the result.
+    Not the median: a tenant that is loud half of the time would be measured against its own noise.
+    Minutes inside the spans of `skipping` do not count; nor does one before which there was no
+    traffic (it may hold a few seconds of it), nor the one that has just ended, which lies in the
+    window that the present rate is measured over. A tenant with fewer than `least_minutes` of them
+    is not in the result.
     """
     last = now.replace(second=0, microsecond=0) - timedelta(minutes=1)
     rows = (
         SliceMinute.objects.filter(
             tenant_id__in=list(tenant_ids),
-            minute_at__gte=last - timedelta(minutes=minutes),
+            minute_at__gte=last - timedelta(minutes=minutes + 1),
             minute_at__lt=last,
         )
         .values_list("tenant_id", "minute_at")
         .annotate(admitted=Sum("input_tokens"), refused=Sum("refused_input_tokens"))
     )
-    by_tenant: dict[int, list[int]] = {}
+    by_tenant: dict[int, dict[datetime, int]] = {}
     for tenant_id, minute_at, admitted, refused in rows:
-        ends_at = minute_at + timedelta(minutes=1)
-        spans = skipping.get(tenant_id, ())
-        if not any(minute_at < end and ends_at > start for start, end in spans):
-            by_tenant.setdefault(tenant_id, []).append(admitted + refused)
-    return {
-        tenant_id: float(median(values))
-        for tenant_id, values in by_tenant.items()
-        if len(values) >= least_minutes
-    }
+        by_tenant.setdefault(tenant_id, {})[minute_at] = admitted + refused
+    found = {}
+    for tenant_id, offered in by_tenant.items():
+        values = sorted(
+            tokens
+            for minute_at, tokens in offered.items()
+            if minute_at - _MINUTE in offered
+            and not _is_inside(minute_at, skipping.get(tenant_id, ()))
+        )
+        if len(values) >= least_minutes:
+            found[tenant_id] = float(values[(len(values) - 1) // 4])
+    return found
+
+
+def _is_inside(minute_at: datetime, spans: Spans) -> bool:
+    return any(minute_at < end and minute_at + _MINUTE > start for start, end in spans)
 
 
 def figures() -> Figures | None:
