@@ -12,8 +12,6 @@ from routing.decision.admit import Denial, Position, admit, refusal
 from routing.decision.limits import AMOUNT_ORDER, Group, amounts_in_order, groups_for, window_edges
 from routing.decision.types import Amounts, Refusal
 
-_GAUGES = (Dimension.CONCURRENCY, Dimension.KV_TOKENS)
-
 
 @dataclass(slots=True)
 class _Counter:
@@ -98,9 +96,10 @@ def _move(legs: list[tuple[Group, _Counter]], amounts: Amounts, *, hold: int) ->
     need = dict(zip(AMOUNT_ORDER, amounts_in_order(amounts), strict=True))
     for group, counter in legs:
         at = counter.at
+        is_gauge = group.window is WindowKind.NOW
         for dimension, _limit in group.dims:
             here = at.get(dimension, _NOWHERE)
             if hold:
                 at[dimension] = Position(here.used, here.held + hold * need[dimension])
-            elif dimension not in _GAUGES:
+            elif not is_gauge:
                 at[dimension] = Position(here.used + need[dimension], here.held)

@@ -222,15 +222,39 @@ class Replica:
     def commit(self, leap: Leap, steps: int) -> list[Generation]:
         """Take the first `steps` of a leap; everyone in the batch, `finish` set on who ended."""
         emitted = list(self._running)
+        self._grow_all(emitted, steps)
         for one in emitted:
-            self._grow(one, steps)  # cannot fail: a leap is no longer than its blocks
             one.made_tokens += steps - 1
             one.total_tokens += steps - 1
-            one.computed_tokens += steps
         self.counters.steps += steps
         self.counters.generated_tokens += (steps - 1) * len(emitted)
         self._emit(emitted, leap.end_s(steps))
         return emitted
+
+    def _grow_all(self, batch: list[Generation], steps: int) -> None:
+        """Blocks for `steps` tokens each; cannot fail: a leap is no longer than its blocks.
+
+        Edges of hashed blocks are taken in order of time: of equal ones the first is the found one.
+        """
+        size = self.profile.block_tokens
+        edges: list[tuple[int, int]] = []
+        for place, one in enumerate(batch):
+            filled = one.computed_tokens % size
+            if one.request.block_hashes:
+                edges += [(at, place) for at in range(size - filled, steps + 1, size)]
+                edges += [(at, place) for at in range((size - filled) % size + 1, steps + 1, size)]
+            else:
+                if not filled or filled + steps >= size:
+                    self._grow(one, steps)
+                one.computed_tokens += steps
+        starts = [one.computed_tokens for one in batch] if edges else []
+        for at, place in sorted(edges):
+            one = batch[place]
+            self._grow(one, starts[place] + at - one.computed_tokens)
+            one.computed_tokens = starts[place] + at
+        for place, one in enumerate(batch):
+            if one.request.block_hashes:
+                one.computed_tokens = (starts[place] if edges else one.computed_tokens) + steps
 
     def _is_head_shut(self) -> bool:
         """Nobody waits, or whoever is first stays out until an answer ends."""

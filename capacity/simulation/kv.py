@@ -74,13 +74,13 @@ class BlockPool:
         """`count` blocks with new content, or None (and nothing taken) if so many are not free."""
         if count > len(self._free):
             return None
+        free, owners, hash_of = self._free, self._owners, self._hash_of
         taken = []
         for _ in range(count):
-            block, _none = self._free.popitem(last=False)
-            old = self._hash_of.pop(block, None)
-            if old is not None:
+            block, _none = free.popitem(last=False)
+            if hash_of and (old := hash_of.pop(block, None)) is not None:
                 del self._block_of[old]
-            self._owners[block] = 1
+            owners[block] = 1
             taken.append(block)
         return taken
 
@@ -92,10 +92,11 @@ class BlockPool:
 
     def release(self, blocks: Sequence[int]) -> None:
         """Give up ownership; the end of a sequence is evicted before its beginning."""
+        free, owners = self._free, self._owners
         for block in reversed(blocks):
-            self._owners[block] -= 1
-            if not self._owners[block]:
-                self._free[block] = None
+            owners[block] = left = owners[block] - 1
+            if not left:
+                free[block] = None
 
     def forget(self) -> None:
         """Drop all cached content that has no owner now (a reset of the prefix cache)."""

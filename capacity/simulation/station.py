@@ -121,13 +121,18 @@ class Station:
         if turn != self._turn:
             return
         end_s, guests = self._events.now_s, self.guests
+        gaps: dict[tuple[int, float], int] = {}  # by slice and last token: most are alike
+        figures: dict[int, SliceFigures] = {}
         for one in result.emitted:
             request_id = one.request.id
             guest = guests.get(request_id)
             if guest is None:
                 continue
             if guest.made_tokens:
-                guest.figures.itl.add(end_s - guest.last_s)
+                place = id(guest.figures)
+                gap = (place, guest.last_s)
+                gaps[gap] = gaps.get(gap, 0) + 1
+                figures[place] = guest.figures
                 guest.last_s = end_s
                 guest.made_tokens += 1
             else:
@@ -136,6 +141,8 @@ class Station:
             if one.finish is not None:
                 guests.pop(request_id, None)
                 self._done(request_id, one)
+        for (place, last_s), count in gaps.items():
+            figures[place].itl.add(end_s - last_s, count)
         self._plan()
 
     def _leapt(self, turn: int) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from console.benchmarks import admission, gateway
+from console.benchmarks import admission, gateway, simulate
 
-BENCHMARKS = {"admission": admission.run, "gateway": gateway.run}
+BENCHMARKS = {"admission": admission.run, "gateway": gateway.run, "simulate": simulate.run}
 
 
 class Command(BaseCommand):

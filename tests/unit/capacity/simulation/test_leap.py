@@ -56,7 +56,7 @@ arrivals = st.lists(
 
 
 @given(arrivals)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_leaps_change_nothing(rows: list[tuple[float, int, int, str]]) -> None:
     requests = [
         (

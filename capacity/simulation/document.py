@@ -1,0 +1,208 @@
+"""A scenario as a JSON document: what `manage.py simulate` reads.
+
+Names are those of `scenario` and `workload`; an unknown one is refused, with its place.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from capacity.simulation.profiles import UnknownProfileError, named
+from capacity.simulation.scenario import (
+    ClientSpec,
+    FaultSpec,
+    PolicySpec,
+    ReplicaSpec,
+    Scenario,
+    TenantSpec,
+)
+from capacity.simulation.workload import Arrival, Lengths, Phase, fixed, lognormal, stream
+from routing.contracts.enums import WorkClass
+from routing.contracts.snapshot import Limit, Price
+
+MOST_REPLICAS: Final = 10_000
+MOST_VIRTUAL_S: Final = 31 * 86_400.0
+MOST_GATEWAYS: Final = 64
+
+_Spec = TypeVar("_Spec", PolicySpec, ClientSpec)
+
+
+class DocumentError(ValueError):
+    """The document cannot be run; the text names the field."""
+
+
+class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Token counts: always `mean`, or lognormal with a coefficient of variation."""
+
+    mean: float
+    cv: float = 0.0
+
+
+class FleetPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Replicas alike; their ids are the pool's name and a number."""
+
+    profile: str
+    replicas: int
+    pool: str = "pool"
+    ready_at_s: float = 0.0
+
+
+class TenantPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tenant; nano-dollars per million tokens."""
+
+    id: str
+    limits: tuple[Limit, ...] = ()
+    weight: float = 1.0
+    input_nanousd: int = 0
+    cached_nanousd: int = 0
+    output_nanousd: int = 0
+
+
+class StreamPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One tenant's calls: Poisson (`cv` 1), even (0) or bursty (above 1)."""
+
+    rate_per_s: float
+    input: Size
+    output: Size
+    tenant: str = "t"
+    work_class: WorkClass = WorkClass.STANDARD
+    from_s: float = 0.0
+    until_s: float | None = None
+    cv: float = 1.0
+
+
+class TracePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of arrivals, in one of the forms of `traces`; `lengths` is ServeGen's second file."""
+
+    form: str
+    file: str
+    lengths: str = ""
+
+
+class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole document. `policy` and `clients` have the names of their classes."""
+
+    until_s: float
+    fleet: tuple[FleetPart, ...]
+    workload: tuple[StreamPart, ...] = ()
+    traces: tuple[TracePart, ...] = ()
+    tenants: tuple[TenantPart, ...] = ()
+    policy: dict[str, Any] = {}
+    clients: dict[str, Any] = {}
+    faults: tuple[FaultSpec, ...] = ()
+    from_s: float = 0.0
+    gateways: int = 1
+    seed: int = 1
+
+
+def read_document(raw: bytes) -> Document:
+    """Parse and check. Raises `DocumentError`."""
+    try:
+        document = msgspec.json.decode(raw, type=Document)
+    except msgspec.MsgspecError as error:
+        raise DocumentError(str(error)) from error
+    replicas = sum(part.replicas for part in document.fleet)
+    checks = (
+        (0 < document.until_s <= MOST_VIRTUAL_S, f"until_s: between 0 and {MOST_VIRTUAL_S:.0f}"),
+        (0 <= document.from_s < document.until_s, "from_s: from 0 to below until_s"),
+        (1 <= document.gateways <= MOST_GATEWAYS, f"gateways: 1 to {MOST_GATEWAYS}"),
+        (1 <= replicas <= MOST_REPLICAS, f"fleet: 1 to {MOST_REPLICAS} replicas"),
+        (
+            min(part.replicas for part in document.fleet or [FleetPart("", 0)]) > 0,
+            "fleet: replicas",
+        ),
+        (bool(document.workload or document.traces), "workload: a stream or a trace is needed"),
+        (all(part.rate_per_s > 0 for part in document.workload), "workload: rate_per_s above 0"),
+    )
+    for holds, text in checks:
+        if not holds:
+            raise DocumentError(text)
+    return document
+
+
+def scenario_of(document: Document) -> Scenario:
+    """The scenario it describes. Raises `DocumentError`."""
+    replicas: list[ReplicaSpec] = []
+    for part in document.fleet:
+        try:
+            profile = named(part.profile)
+        except UnknownProfileError as error:
+            raise DocumentError(f"fleet: {error}") from error
+        replicas += [
+            ReplicaSpec(f"{part.pool}-{len(replicas) + n}", profile, part.pool, part.ready_at_s)
+            for n in range(part.replicas)
+        ]
+    known = {one.id for one in replicas}
+    for fault in document.faults:
+        if fault.replica not in known:
+            raise DocumentError(
+                f"faults: no replica {fault.replica!r}; there is {replicas[0].id!r}"
+            )
+    return Scenario(
+        tuple(replicas),
+        document.until_s,
+        from_s=document.from_s,
+        tenants=tuple(_tenant(part) for part in document.tenants),
+        clients=_clients(document.clients),
+        policy=_policy(document.policy),
+        faults=document.faults,
+        gateways=document.gateways,
+    )
+
+
+def streams_of(document: Document) -> list[Iterator[Arrival]]:
+    """The generated streams of the document, each an iterator of arrivals."""
+    return [
+        stream(
+            [
+                Phase(
+                    part.from_s,
+                    document.until_s if part.until_s is None else part.until_s,
+                    part.rate_per_s,
+                    _lengths(part.input),
+                    _lengths(part.output),
+                    part.cv,
+                )
+            ],
+            document.seed + number,
+            tenant=part.tenant,
+            work_class=part.work_class,
+        )
+        for number, part in enumerate(document.workload)
+    ]
+
+
+def _policy(given: dict[str, Any]) -> PolicySpec:
+    _refuse_unknown(given, {field.name for field in fields(PolicySpec)}, "policy")
+    return _converted(given, PolicySpec, "policy")
+
+
+def _clients(given: dict[str, Any]) -> ClientSpec:
+    _refuse_unknown(given, {field.name for field in fields(ClientSpec)}, "clients")
+    return _converted(given, ClientSpec, "clients")
+
+
+def _refuse_unknown(given: dict[str, Any], known: set[str], place: str) -> None:
+    """Decoding into a dataclass would leave them out in silence."""
+    if unknown := sorted(set(given) - known):
+        raise DocumentError(
+            f"{place}: no field {unknown[0]!r}; there are {', '.join(sorted(known))}"
+        )
+
+
+def _converted(given: dict[str, Any], kind: type[_Spec], place: str) -> _Spec:
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise DocumentError(f"{place}: {error}") from error
+
+
+def _tenant(part: TenantPart) -> TenantSpec:
+    price = Price(1, part.input_nanousd, part.cached_nanousd, part.output_nanousd)
+    return TenantSpec(part.id, part.limits, part.weight, price)
+
+
+def _lengths(size: Size) -> Lengths:
+    return lognormal(size.mean, size.cv) if size.cv else fixed(max(1, round(size.mean)))
