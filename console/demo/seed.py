@@ -20,6 +20,8 @@ from console.errors import DomainError, NotFound
 from routing.contracts.enums import Dimension, LimitScope, WindowKind
 from routing.policies.selectors import live
 from routing.policies.services import publish, push_snapshot
+from telemetry.economics.services import state_grid, state_power
+from telemetry.slos.services import set_objective
 from tenants.directory.selectors import tenant_by_slug
 from tenants.directory.services import create_tenant
 from tenants.keys.services import issue_key
@@ -65,6 +67,7 @@ def seed_demo(credentials: dict[str, Any]) -> dict[str, Any]:
         _tenant("globex", "Globex Research", "America/New_York", _globex_limits),
     ]
     _prices()
+    _promises()
     if live(POLICY) is None:
         publish(policy=POLICY, document=DOCUMENT, base=None, note="demo policy", actor=ACTOR)
     ensure_shipped()
@@ -106,10 +109,37 @@ def _fleet() -> None:
         )
 
 
-def once(make: Callable[[], int]) -> None:
+def once(make: Callable[[], object]) -> None:
     """Run a creation; what exists from an interrupted earlier seed is kept."""
     with contextlib.suppress(DomainError):
         make()
+
+
+def _promises() -> None:
+    """Objectives, and what the simulated GPUs are taken to draw: assumptions, and named so."""
+    once(
+        partial(
+            set_objective,
+            work_class="",
+            model="",
+            metric="ttft",
+            threshold_ms=2_000,
+            target_ratio=0.95,
+            actor=ACTOR,
+        )
+    )
+    for region, grams, place in (
+        ("eu", 345.0, "europe-west3, Frankfurt"),
+        ("us", 430.0, "us-central1, Council Bluffs"),
+    ):
+        source = f"Demo assumption: {place} (codecarbon 3.3.2 impact.csv); PUE of ecologits 0.11.3"
+        state_grid(region=region, g_co2e_per_kwh=grams, pue=1.2, source=source, actor=ACTOR)
+    state_power(
+        hardware="simulated",
+        power_w=700.0,
+        source="Demo assumption: rated power of an H100 SXM; nothing real is simulated here",
+        actor=ACTOR,
+    )
 
 
 def _prices() -> None:

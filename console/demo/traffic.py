@@ -25,6 +25,8 @@ NOISY_PHASE_S = 120.0
 NOISY_FACTOR = 6
 NOISY_MAX_INPUT_TOKENS = 12_000
 SESSIONS = 24
+TASK_STEPS = 4  # calls of one task
+FAILED_ONE_IN = 5  # tasks that report failure
 SYSTEM_PROMPT_TOKENS = 128
 _WORDS = [
     "capacity",
@@ -142,6 +144,20 @@ def body_of(caller: Caller, arrival: Arrival, index: int) -> dict[str, object]:
     }
 
 
+def task_headers(prefix: str, call: int) -> dict[str, str]:
+    """Headers of a caller's `call`-th request: tasks of `TASK_STEPS` calls, each with its end."""
+    number, step = divmod(call, TASK_STEPS)
+    headers = {
+        "x-headrace-task-id": f"{prefix}-{number}",
+        "x-headrace-task-kind": ("triage", "summary", "research")[number % 3],
+        "x-headrace-step": f"{step + 1}/{TASK_STEPS}",
+    }
+    if step == TASK_STEPS - 1:
+        has_failed = number % FAILED_ONE_IN == FAILED_ONE_IN - 1
+        headers["x-headrace-task-outcome"] = "failure" if has_failed else "success"
+    return headers
+
+
 class Replay:
     """Runs arrivals against one gateway until stopped or the trace ends."""
 
@@ -155,6 +171,7 @@ class Replay:
         self._callers = callers
         self._record = record
         self._in_flight: set[asyncio.Task[None]] = set()
+        self._run = f"{int(time.time()):x}"  # a restarted replay names other tasks
         self.sent = 0
         self.dropped = 0
 
@@ -180,7 +197,10 @@ class Replay:
 
     async def _one(self, index: int, arrival: Arrival) -> None:
         caller = self._callers[index % len(self._callers)]
-        headers = {"x-headrace-session-id": f"{caller.name}-{index % SESSIONS}"}
+        headers = {
+            "x-headrace-session-id": f"{caller.name}-{index % SESSIONS}",
+            **task_headers(f"{caller.name}-{self._run}", index // len(self._callers)),
+        }
         started_at = time.time()
         begin = time.monotonic()
         try:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from django.urls import reverse
 
 from capacity.fleet.grid import kv_tone
+from console.pages.figures import ClassRow
 from console.web import units
 from console.web.live_state import SeenPool, age_of_ms
 from console.web.tables import Strip
@@ -12,6 +13,7 @@ from routing.contracts.enums import ReplicaHealth
 from telemetry.slos.selectors import ObjectiveState
 
 MAX_SHOWN = 50
+MIN_BAD_NOW = 10  # fewer slow requests in 15 minutes are no reason to look up
 _ORDER = {"bad": 0, "warn": 1, "stale": 2}
 
 
@@ -28,7 +30,8 @@ def of_pool(name: str, seen: SeenPool | None, desired: int) -> list[Strip]:
         if state.health is ReplicaHealth.STALE:
             strips.append(_pool(name, "stale", f"{state.replica_id} is stale. {state.reason}", url))
         elif state.health is not ReplicaHealth.OK:
-            since = f" Last good report {_age(state.at_ms)}." if state.at_ms else ""
+            is_lost = state.health is ReplicaHealth.LOST and state.at_ms
+            since = f" Last good report {_age(state.at_ms)}." if is_lost else ""
             text = f"{state.replica_id} is {state.health.value}. {state.reason}{since}"
             strips.append(_pool(name, "bad", text, url))
         elif tone := kv_tone(state.kv_usage_ratio):
@@ -52,6 +55,22 @@ def of_objectives(states: Iterable[ObjectiveState]) -> list[Strip]:
         )
         strips.append(Strip(tone, rule.severity, text, reverse("why_p99"), "Why? →"))
     return strips
+
+
+def of_classes(rows: Iterable[ClassRow]) -> list[Strip]:
+    """Strips of classes that keep less than promised now, before their budget's alarm rings."""
+    return [
+        Strip(
+            "warn",
+            "below",
+            f"{row.label} keeps {units.percent(row.judged.good_ratio, 1)} over the last 15 min;"
+            f" promised: {row.objective.promise}.",
+            reverse("why_p99"),
+            "Why? →",
+        )
+        for row in rows
+        if row.is_over and row.judged and row.objective and row.judged.bad >= MIN_BAD_NOW
+    ]
 
 
 def fresh_waits(seen: Mapping[str, SeenPool]) -> list[float | None]:

@@ -14,7 +14,6 @@ from console.pages.objects import Described
 # Object type -> the page that shows it, given the id in the audit trail.
 _PAGES: dict[str, Callable[[str], str]] = {
     "policy": lambda name: reverse("policy", kwargs={"name": name}),
-    "pool": lambda name: reverse("pool", kwargs={"name": name}),
     "objective": lambda _: reverse("slo"),
     "region": lambda _: reverse("fleet"),
     "hardware": lambda _: reverse("carbon"),
@@ -33,7 +32,9 @@ class Change:
 
 def changes_of(lines: Sequence[Described]) -> list[Change]:
     """The feed's rows, in the order given."""
-    return [Change(one, one.line.act.replace("_", " "), _url(one)) for one in lines]
+    return [
+        Change(one, one.line.act.replace("_", " ").replace(".", " "), _url(one)) for one in lines
+    ]
 
 
 def _url(one: Described) -> str:

@@ -17,6 +17,7 @@ _WINDOWS = {
     WindowKind.WEEK.value: " per week",
     WindowKind.MONTH.value: " per month",
 }
+NAME_CHARS = 80
 _OF_USERS = ("user", "member")
 
 
@@ -69,6 +70,9 @@ def words_of(line: AuditLine, names: Names) -> str:
         kind, name = "price of", str(model)
     elif kind == "usage":
         kind = "request"
+    elif named := _fact(line, "slug") or _fact(line, "name"):
+        name = str(named)[:NAME_CHARS]
+    kind = kind.replace("_", " ")
     slug = names.tenants.get(line.tenant_id or 0, "")
     return f"{kind} {name} of {slug}" if slug else f"{kind} {name}"
 

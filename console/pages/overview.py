@@ -54,7 +54,7 @@ def overview(request: HttpRequest) -> HttpResponseBase:
     strips += attention.of_objectives(states(promised, now=now))
     found = period(now - TASKS_SINCE, now)
     figures = headline(sums, promised, attention.fresh_waits(seen or {}))
-    strips = attention.worst_first(strips)
+    strips = attention.worst_first([*strips, *attention.of_classes(figures.classes)])
     may_see_changes = can(request.user, Permission.VIEW_AUDIT)
     context = {
         "strips": strips,

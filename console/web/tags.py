@@ -46,7 +46,7 @@ _TONES = {
     "warn": "warn loading warming draining degraded expiring rotating behind"
     " paused rolling_back rolled_back"
     " starting estimated incomplete recovered not_ready waiting read-only",
-    "bad": "bad page failed hung lost suspended closed refused down error dead held silent"
+    "bad": "bad page failure failed hung lost suspended closed refused down error dead held silent"
     " unreachable hanging refusing full",
     "stale": "stale gone unknown polling swept",
 }

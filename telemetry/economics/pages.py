@@ -69,7 +69,7 @@ def carbon(request: HttpRequest) -> HttpResponseBase:
         "economics": found.economics,
         "total": total,
         "total_g": total.total_g if total else None,
-        "request_mg": total.total_g * GRAMS_PER_KG / requests if total and requests else None,
+        "request_g": total.total_g / requests if total and requests else None,
         "mtok_g": total.total_g * 1e6 / tokens if total and tokens else None,
         "requests": requests,
         "rows": [_row(one, found.inputs) for one in found.economics.pools],

@@ -58,9 +58,7 @@ def slo(request: HttpRequest) -> HttpResponseBase:
     require(request.user, Permission.VIEW_ALL)
     found = selectors.states(selectors.objectives())
     context = {
-        "rows": [
-            {"state": one, "hour": one.windows[60], "burn_6h": _burn_6h(one)} for one in found
-        ],
+        "rows": [_row(one) for one in found],
         "columns": _COLUMNS,
         "may_act": can(request.user, Permission.ACT),
     }
@@ -103,6 +101,15 @@ def remove_objective(request: HttpRequest, objective_id: int) -> HttpResponseBas
         messages.success(request, f"No longer promised: {found.label}.", "ok")
         return redirect("slo")
     return render(request, "telemetry/remove_objective.html", "", {"objective": found})
+
+
+def _row(state: selectors.ObjectiveState) -> dict[str, object]:
+    return {
+        "state": state,
+        "hour": state.windows[60],
+        "burn_6h": _burn_6h(state),
+        "is_below": state.burn_1h is not None and state.burn_1h > 1,
+    }
 
 
 def _burn_6h(state: selectors.ObjectiveState) -> float | None:

@@ -50,7 +50,7 @@ class Suspect:
     @property
     def excess(self) -> float:
         """Requests in the tail beyond the expected one in a hundred."""
-        return self.tail - self.now.count / 100
+        return max(0.0, self.tail - self.now.count / 100)
 
 
 @dataclass(frozen=True, slots=True)

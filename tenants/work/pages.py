@@ -151,6 +151,7 @@ def _task_page(
             "loops": selectors.loops(
                 tenant_ids=frozenset({found.tenant_id}), since=found.first_at, task_id=found.id
             ),
+            "loop_columns": _LOOP_COLUMNS,
             "children": selectors.children_of(found),
             "steps": [{"step": step, **_times(step)} for step in steps.rows],
             "page": steps,

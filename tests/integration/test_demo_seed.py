@@ -3,6 +3,8 @@ import pytest
 from capacity.fleet.selectors import pools_for_snapshot
 from console.demo.seed import seed_demo
 from routing.policies.selectors import live
+from telemetry.economics.selectors import inputs
+from telemetry.slos.selectors import objectives
 from tenants.directory.selectors import tenants_for_snapshot
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -24,3 +26,15 @@ def test_seeding_twice_changes_nothing_and_an_interrupted_seed_is_completed(stor
     assert [caller["name"] for caller in again["demo_callers"]] == ["acme", "globex"]
     assert live("main").number == 1
     assert len(tenants_for_snapshot()) == 2
+
+
+def test_the_demo_promises_something_and_names_its_assumptions(store):
+    seed_demo({})
+    assert len(objectives()) == 1
+    known = inputs()
+    for pool in pools_for_snapshot().values():
+        grid, power = known.grid(pool.region), known.power(pool.hardware)
+        assert grid is not None
+        assert power is not None
+        assert "assumption" in grid[0].source
+        assert "assumption" in power.source

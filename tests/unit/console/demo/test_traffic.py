@@ -5,7 +5,18 @@ import pytest
 
 from console.demo import traffic
 from console.demo.client import Answer, GatewayAddress
-from console.demo.traffic import Arrival, Caller, Replay, body_of, looped, prompt_of, read_trace
+from console.demo.traffic import (
+    FAILED_ONE_IN,
+    TASK_STEPS,
+    Arrival,
+    Caller,
+    Replay,
+    body_of,
+    looped,
+    prompt_of,
+    read_trace,
+    task_headers,
+)
 
 CALM = Caller(name="acme", secret="s", model="llama-8b")
 NOISY = Caller(name="globex", secret="s", model="llama-8b", is_noisy=True)
@@ -99,3 +110,17 @@ def test_a_full_house_drops_arrivals_instead_of_queueing_them(monkeypatch):
         return replay.sent, replay.dropped
 
     assert asyncio.run(run()) == (2, 3)
+
+
+def test_calls_form_tasks_that_report_their_end_once():
+    calls = [task_headers("acme-1", call) for call in range(TASK_STEPS * FAILED_ONE_IN)]
+    by_task: dict[str, list[dict[str, str]]] = {}
+    for headers in calls:
+        by_task.setdefault(headers["x-headrace-task-id"], []).append(headers)
+    assert len(by_task) == FAILED_ONE_IN
+    ends = []
+    for steps in by_task.values():
+        assert [one["x-headrace-step"] for one in steps] == ["1/4", "2/4", "3/4", "4/4"]
+        ends += [one["x-headrace-task-outcome"] for one in steps if len(one) == 4]
+    assert ends.count("failure") == 1
+    assert len(ends) == FAILED_ONE_IN
