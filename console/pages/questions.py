@@ -125,8 +125,10 @@ def why_bill(request: HttpRequest) -> HttpResponseBase:
 
 
 def _minute(at: datetime) -> datetime:
-    """Sums from rollups are of whole minutes: both periods end at one, so they do not overlap."""
-    return at.replace(second=0, microsecond=0)
+    """End of the running minute. Sums from rollups are of whole minutes: periods that begin and
+    end at one do not overlap.
+    """
+    return at.replace(second=0, microsecond=0) + timedelta(minutes=1)
 
 
 def _change(now: int, before: int) -> float | None:
