@@ -32,7 +32,7 @@ from telemetry.slos.services import set_objective
 from tenants.directory.services import add_member, create_tenant
 from tenants.keys.services import IssuedKey, issue_key
 from tenants.models import ApiKey, Limit, Shape, Usage, UsageRollup, WorkTask, WorkTaskPart
-from tenants.prices.services import add_price
+from tenants.prices.services import add_pool_price, add_price, add_resource_price
 from tenants.quotas.services import set_limit
 from tenants.requests.services import ask_for_more
 
@@ -199,6 +199,22 @@ def make_pools(world: World, pools: dict[str, int], model: str = "llama-8b") -> 
                 lifecycle_since=now - timedelta(minutes=7 * (ordinal + 1)),
             )
             for ordinal in range(count)
+        )
+
+
+def make_single_prices(world: World, pool: str, count: int) -> None:
+    """Prices of resources and of a pool's GPU-seconds, and a limit on each resource of acme."""
+    for _ in range(count):
+        version = add_resource_price(resource="db:orders", unit_nanousd=2_000, actor=ACTOR)
+        add_pool_price(pool=pool, gpu_second_nanousd=694_445, actor=ACTOR)
+        set_limit(
+            tenant_id=world.tenants["acme"],
+            scope="resource",
+            resource=f"tool:t{version}",
+            dimension="req",
+            window="m",
+            amount=10,
+            actor=ACTOR,
         )
 
 

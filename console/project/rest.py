@@ -123,6 +123,7 @@ _v1: list[URLPattern | URLResolver] = [
     path("estimates/", estimates.Estimates.as_view(), name="api_estimates"),
     path("prices/", prices.Prices.as_view(), name="api_prices"),
     path("resource-prices/", prices.ResourcePrices.as_view(), name="api_resource_prices"),
+    path("pool-prices/", prices.PoolPrices.as_view(), name="api_pool_prices"),
     path("pools/", fleet.Pools.as_view(), name="api_pools"),
     path("pools/<slug:name>/", fleet.Pool.as_view(), name="api_pool"),
     path("pools/<slug:name>/limits/", fleet.PoolLimits.as_view(), name="api_pool_limits"),

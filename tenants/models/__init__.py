@@ -1,7 +1,7 @@
 """The tenants app's models."""
 
 from tenants.models.key import ApiKey
-from tenants.models.price import PriceRow, ResourcePrice
+from tenants.models.price import PoolPrice, PriceRow, ResourcePrice
 from tenants.models.quota import Limit
 from tenants.models.reconciliation import Reconciliation
 from tenants.models.request import ASKED_SCOPES, QuotaRequest, QuotaRequestState
@@ -28,6 +28,7 @@ __all__ = [
     "Limit",
     "MemberRole",
     "Membership",
+    "PoolPrice",
     "PriceRow",
     "Project",
     "QuotaRequest",

@@ -74,3 +74,29 @@ class ResourcePrice(models.Model):
 
     def __str__(self) -> str:
         return f"{self.resource} v{self.version}"
+
+
+class PoolPrice(models.Model):
+    """Integer nano-dollars of one second of one GPU of a pool of ours, from `valid_from` on.
+
+    What the pool costs us, used or idle; callers are charged by their model's price.
+    """
+
+    pool = models.ForeignKey("capacity.Pool", on_delete=models.PROTECT, related_name="+")
+    version = models.PositiveIntegerField()
+    valid_from = models.DateTimeField()
+    gpu_second_nanousd = models.BigIntegerField()
+    note = models.CharField(max_length=200, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["pool", "version"], name="pool_price_version_once"),
+            models.UniqueConstraint(fields=["pool", "valid_from"], name="pool_price_moment_once"),
+            models.CheckConstraint(
+                condition=models.Q(gpu_second_nanousd__gte=0), name="pool_price_not_negative"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.pool_id} v{self.version}"

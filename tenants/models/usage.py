@@ -159,6 +159,10 @@ class UsageRollup(models.Model):
     cached_tokens = models.BigIntegerField(default=0)
     output_tokens = models.BigIntegerField(default=0)
     spend_nanousd = models.BigIntegerField(default=0)
+    # What a pool of ours cost per million tokens: all that was reserved, and what was used of it.
+    # Null until a cost run has priced the hour (`tenants_poolprice`), and for other grains.
+    reserved_nanousd_per_mtok = models.BigIntegerField(null=True)
+    used_nanousd_per_mtok = models.BigIntegerField(null=True)
 
     class Meta:
         constraints = [

@@ -1,4 +1,7 @@
-"""REST: the price book. Rates are US dollars per million tokens, as decimal text."""
+"""REST: the price book. Rates are US dollars, as decimal text: per million tokens, use, second."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -127,16 +130,29 @@ class Prices(Endpoint):
         return shown(AddedPriceSerializer, answer, status=201)
 
 
-class ResourcePriceSerializer(OutSerializer):
-    """One price row of a named resource."""
+class SinglePriceSerializer(OutSerializer):
+    """What prices of one rate share."""
 
     id = serializers.IntegerField()
-    resource = serializers.CharField()
     version = serializers.IntegerField()
     valid_from = InstantField()
-    unit_usd = UsdField(source="unit_nanousd")
     note = serializers.CharField()
     created_at = InstantField()
+
+
+class SinglePriceRequest(StrictSerializer):
+    """What adding one takes; `confirm` accepts a price that looks like a slip."""
+
+    valid_from = InstantField(required=False, allow_null=True, default=None)
+    note = StrictText(max_length=200, required=False, default="", allow_blank=True)
+    confirm = StrictFlag(required=False, default=False)
+
+
+class ResourcePriceSerializer(SinglePriceSerializer):
+    """One price row of a named resource."""
+
+    resource = serializers.CharField(source="name")
+    unit_usd = UsdField(source="nanousd")
 
 
 class ResourcePriceQuery(PageQuery):
@@ -145,13 +161,11 @@ class ResourcePriceQuery(PageQuery):
     resource = serializers.CharField(required=False, max_length=100)
 
 
-class ResourcePriceRequest(StrictSerializer):
+class ResourcePriceRequest(SinglePriceRequest):
     """The price of one use of a resource; its first makes the resource known."""
 
     resource = StrictText(max_length=100)
     unit_usd = UsdField()
-    valid_from = InstantField(required=False, allow_null=True, default=None)
-    note = StrictText(max_length=200, required=False, default="", allow_blank=True)
 
 
 class AddedResourcePriceSerializer(OutSerializer):
@@ -161,45 +175,127 @@ class AddedResourcePriceSerializer(OutSerializer):
     version = serializers.IntegerField()
 
 
-class ResourcePrices(Endpoint):
-    """The price book of named resources."""
+class PoolPriceSerializer(SinglePriceSerializer):
+    """One price row of a pool's GPU-seconds."""
 
-    @endpoint(
-        operation_id="resource_prices_list",
-        query=ResourcePriceQuery,
-        answer=page_of(ResourcePriceSerializer),
-        summary="List prices of resources",
-    )
-    def get(self, request: Request) -> Response:
-        """Price rows, newest first; open to everyone who belongs to a tenant."""
-        if visible_tenant_ids(self.user) == frozenset():
-            raise Forbidden("This needs a role or a membership.")
-        asked = self.query(ResourcePriceQuery)
-        rows = selectors.resource_prices(
-            resource=asked.get("resource"),
-            before_id=key_before(asked.get("after")),
-            limit=asked["limit"] + 1,
+    pool = serializers.CharField(source="name")
+    gpu_second_usd = UsdField(source="nanousd")
+
+
+class PoolPriceQuery(PageQuery):
+    """Which rows to list."""
+
+    pool = serializers.CharField(required=False, max_length=120)
+
+
+class PoolPriceRequest(SinglePriceRequest):
+    """What a second of one GPU of a pool of ours costs."""
+
+    pool = StrictText(max_length=120)
+    gpu_second_usd = UsdField()
+
+
+class AddedPoolPriceSerializer(OutSerializer):
+    """Which version the new row has."""
+
+    pool = serializers.CharField()
+    version = serializers.IntegerField()
+
+
+@dataclass(frozen=True, slots=True)
+class _Single:
+    """A kind of price of one rate: its field names, serializers, and who reads it."""
+
+    subject: str
+    rate: str
+    column: str
+    row: type[SinglePriceSerializer]
+    query: type[PageQuery]
+    request: type[SinglePriceRequest]
+    added: type[OutSerializer]
+    rows: Callable[..., list[selectors.SinglePriceView]]
+    add: Callable[..., int]
+    is_open: bool
+
+
+def _endpoint_of(kind: _Single) -> type[Endpoint]:
+    """The price book of that kind."""
+
+    class SinglePrices(Endpoint):
+        """The price book of one kind of subject."""
+
+        @endpoint(
+            operation_id=f"{kind.subject}_prices_list",
+            query=kind.query,
+            answer=page_of(kind.row),
+            summary=f"List prices of {kind.subject}s",
         )
-        return shown_page(ResourcePriceSerializer, rows, asked["limit"], lambda row: row.id)
-
-    @endpoint(
-        operation_id="resource_prices_add",
-        request=ResourcePriceRequest,
-        answer=AddedResourcePriceSerializer,
-        status=201,
-        summary="Add a price of a resource",
-    )
-    def post(self, request: Request) -> Response:
-        """Add a resource's next price; running uses keep theirs."""
-        require(self.user, Permission.MANAGE_PRICES)
-        asked = self.body(ResourcePriceRequest)
-        with fields_named({"unit_nanousd": "unit_usd"}):
-            version = services.add_resource_price(
-                resource=asked["resource"],
-                unit_nanousd=asked["unit_usd"],
-                valid_from=asked["valid_from"],
-                note=asked["note"],
-                actor=actor_of(self.user),
+        def get(self, request: Request) -> Response:
+            """Price rows, newest first."""
+            if not kind.is_open:
+                require(self.user, Permission.VIEW_ALL)
+            elif visible_tenant_ids(self.user) == frozenset():
+                raise Forbidden("This needs a role or a membership.")
+            asked = self.query(kind.query)
+            rows = kind.rows(
+                name=asked.get(kind.subject),
+                before_id=key_before(asked.get("after")),
+                limit=asked["limit"] + 1,
             )
-        answer = {"resource": asked["resource"], "version": version}
-        return shown(AddedResourcePriceSerializer, answer, status=201)
+            return shown_page(kind.row, rows, asked["limit"], lambda row: row.id)
+
+        @endpoint(
+            operation_id=f"{kind.subject}_prices_add",
+            request=kind.request,
+            answer=kind.added,
+            status=201,
+            summary=f"Add a price of a {kind.subject}",
+        )
+        def post(self, request: Request) -> Response:
+            """Add the next price; what runs keeps the one it began under."""
+            require(self.user, Permission.MANAGE_PRICES)
+            asked = self.body(kind.request)
+            with fields_named({kind.column: kind.rate}):
+                version = kind.add(
+                    valid_from=asked["valid_from"],
+                    note=asked["note"],
+                    confirm=asked["confirm"],
+                    actor=actor_of(self.user),
+                    **{kind.subject: asked[kind.subject], kind.column: asked[kind.rate]},
+                )
+            return shown(
+                kind.added, {kind.subject: asked[kind.subject], "version": version}, status=201
+            )
+
+    return SinglePrices
+
+
+ResourcePrices = _endpoint_of(
+    _Single(
+        "resource",
+        "unit_usd",
+        "unit_nanousd",
+        ResourcePriceSerializer,
+        ResourcePriceQuery,
+        ResourcePriceRequest,
+        AddedResourcePriceSerializer,
+        selectors.resource_prices,
+        services.add_resource_price,
+        is_open=True,
+    )
+)
+# What pools cost us is the operator's own business.
+PoolPrices = _endpoint_of(
+    _Single(
+        "pool",
+        "gpu_second_usd",
+        "gpu_second_nanousd",
+        PoolPriceSerializer,
+        PoolPriceQuery,
+        PoolPriceRequest,
+        AddedPoolPriceSerializer,
+        selectors.pool_prices,
+        services.add_pool_price,
+        is_open=False,
+    )
+)

@@ -1,12 +1,26 @@
-"""Which prices look like a slip of the keyboard. Money: nano-dollars per million tokens."""
+"""Which prices look like a slip of the keyboard. Money: integer nano-dollars, per million tokens,
+per use of a resource, or per second of one GPU.
+"""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 NANOUSD_PER_USD = 1_000_000_000
 MAX_NANOUSD = 1_000_000 * NANOUSD_PER_USD  # a million dollars per million tokens: refused outright
-MAX_UNIT_NANOUSD = 1_000 * NANOUSD_PER_USD  # one use of a resource
 DOUBTFUL_NANOUSD = 1_000 * NANOUSD_PER_USD  # a thousand dollars per million tokens: ask again
 DOUBTFUL_FACTOR = 1000
+
+
+class Bounds(NamedTuple):
+    """Above `most` a price is refused, above `doubtful` a person must confirm it."""
+
+    most: int
+    doubtful: int
+
+
+OF_UNIT = Bounds(1_000 * NANOUSD_PER_USD, 10 * NANOUSD_PER_USD)  # one use of a resource
+# A GPU costs a few dollars an hour, under 0.005 a second: what was meant per hour stands out.
+OF_GPU = Bounds(NANOUSD_PER_USD, NANOUSD_PER_USD // 100)
 
 _WHOLE = {"cache_write_nanousd": "input_nanousd", "reasoning_nanousd": "output_nanousd"}
 
@@ -52,6 +66,11 @@ def doubtful_field(rates: Rates, previous: Rates | None) -> str | None:
     for name, value in rates.stated().items():
         # A part that had no rate of its own cost as its whole.
         before = earlier.get(name, earlier.get(_WHOLE.get(name, ""), 0))
-        if value > DOUBTFUL_NANOUSD or (before and value > before * DOUBTFUL_FACTOR):
+        if is_doubtful(value, before, DOUBTFUL_NANOUSD):
             return name
     return None
+
+
+def is_doubtful(value: int, before: int | None, most: int) -> bool:
+    """Whether a person must confirm: above `most`, or `DOUBTFUL_FACTOR` times a price before."""
+    return value > most or bool(before and value > before * DOUBTFUL_FACTOR)

@@ -7,8 +7,11 @@ from datetime import datetime, timedelta
 from django.db import models
 from django.db.models import Max
 
+from console.errors import InvalidInput
+from routing.contracts.enums import Dimension, LimitScope, WindowKind
 from routing.contracts.snapshot import Price
-from tenants.models import PriceRow, ResourcePrice
+from routing.decision.limits import limit_name
+from tenants.models import Limit, PoolPrice, PriceRow, ResourcePrice
 
 MAX_PAGE = 201  # the largest page, and one more row to know that another follows
 # Prices that ended this long ago stay in the snapshot: requests that began under them still run.
@@ -88,38 +91,99 @@ def prices_for_snapshot(now: datetime) -> dict[str, tuple[Price, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class ResourcePriceView:
-    """One price row of a resource, in nano-dollars a use."""
+class SinglePriceView:
+    """A price of one rate: `nanousd` a use of the resource `name`, or a GPU-second of the pool."""
 
     id: int
-    resource: str
+    name: str
     version: int
     valid_from: datetime
-    unit_nanousd: int
+    nanousd: int
     note: str
     created_at: datetime
 
 
 def resource_prices(
-    *, resource: str | None = None, before_id: int | None = None, limit: int = 50
-) -> list[ResourcePriceView]:
+    *, name: str | None = None, before_id: int | None = None, limit: int = 50
+) -> list[SinglePriceView]:
     """Price rows of resources, newest first, at most `MAX_PAGE`."""
     rows = ResourcePrice.objects.order_by("-id")
-    if resource is not None:
-        rows = rows.filter(resource=resource)
+    if name is not None:
+        rows = rows.filter(resource=name)
+    if before_id is not None:
+        rows = rows.filter(id__lt=before_id)
+    return [_single(row, row.resource, row.unit_nanousd) for row in rows[: min(limit, MAX_PAGE)]]
+
+
+def pool_prices(
+    *, name: str | None = None, before_id: int | None = None, limit: int = 50
+) -> list[SinglePriceView]:
+    """Price rows of GPU-seconds of our own pools, newest first, at most `MAX_PAGE`."""
+    rows = PoolPrice.objects.select_related("pool").order_by("-id")
+    if name is not None:
+        rows = rows.filter(pool__name=name)
     if before_id is not None:
         rows = rows.filter(id__lt=before_id)
     return [
-        ResourcePriceView(
+        _single(row, row.pool.name, row.gpu_second_nanousd) for row in rows[: min(limit, MAX_PAGE)]
+    ]
+
+
+def gpu_second_nanousd(pool: str, at: datetime) -> int | None:
+    """What a second of one GPU of a pool cost at a moment; None where nobody has said."""
+    rows = PoolPrice.objects.filter(pool__name=pool, valid_from__lte=at).order_by("-valid_from")
+    return rows.values_list("gpu_second_nanousd", flat=True).first()
+
+
+def pool_id_of(name: str) -> int:
+    """Id of a pool. Raises `InvalidInput`. Asked through our own foreign key, as models are."""
+    pools: type[models.Model] = PoolPrice.pool.field.related_model
+    found = pools._default_manager.filter(name=name).values_list("pk", flat=True).first()
+    if found is None:
+        raise InvalidInput(f"No such pool: {name!r}.", field="pool", hint="Add the pool first.")
+    return int(found)
+
+
+def _single(row: ResourcePrice | PoolPrice, name: str, nanousd: int) -> SinglePriceView:
+    return SinglePriceView(
+        id=row.pk,
+        name=name,
+        version=row.version,
+        valid_from=row.valid_from,
+        nanousd=nanousd,
+        note=row.note,
+        created_at=row.created_at,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceLimitView:
+    """A tenant's limit on a named resource; `name` is the public one, such as `spend_per_day`."""
+
+    id: int
+    resource: str
+    tenant: str
+    name: str
+    dimension: Dimension
+    amount: int
+
+
+def resource_limits(*, name: str | None = None, limit: int = 50) -> list[ResourceLimitView]:
+    """Limits on resources of all tenants, by resource and tenant, at most `MAX_PAGE`."""
+    rows = Limit.objects.select_related("tenant").filter(scope=LimitScope.RESOURCE.value)
+    if name is not None:
+        rows = rows.filter(resource=name)
+    ordered = rows.order_by("resource", "tenant__slug", "dimension", "window", "pk")
+    return [
+        ResourceLimitView(
             id=row.pk,
             resource=row.resource,
-            version=row.version,
-            valid_from=row.valid_from,
-            unit_nanousd=row.unit_nanousd,
-            note=row.note,
-            created_at=row.created_at,
+            tenant=row.tenant.slug,
+            name=limit_name(Dimension(row.dimension), WindowKind(row.window)),
+            dimension=Dimension(row.dimension),
+            amount=row.amount,
         )
-        for row in rows[: min(limit, MAX_PAGE)]
+        for row in ordered[: min(limit, MAX_PAGE)]
     ]
 
 

@@ -12,15 +12,19 @@ from console.validation import save_valid
 from routing.contracts.resources import RESOURCE_NAME_HINT, is_resource_name
 from tenants.directory.selectors import model_id_of
 from tenants.directory.services import push
-from tenants.models import PriceRow, ResourcePrice
+from tenants.models import PoolPrice, PriceRow, ResourcePrice
 from tenants.prices.rules import (
     DOUBTFUL_FACTOR,
     MAX_NANOUSD,
-    MAX_UNIT_NANOUSD,
+    OF_GPU,
+    OF_UNIT,
+    Bounds,
     Rates,
     doubtful_field,
     impossible_field,
+    is_doubtful,
 )
+from tenants.prices.selectors import pool_id_of
 
 LATEST_START = timedelta(days=366)
 MAX_RESOURCES = 1_000  # gateways hold them all
@@ -94,50 +98,116 @@ def add_resource_price(
     unit_nanousd: int,
     valid_from: datetime | None = None,
     note: str = "",
+    confirm: bool = False,
     actor: Actor,
 ) -> int:
     """Add the next price of one use of a resource; its first makes the resource known.
 
-    Returns its version. Raises `InvalidInput`: no resource name, a price outside 0 to
-    `MAX_UNIT_NANOUSD`, a start in the past, too many resources; `Conflict` as `add_price`.
+    Returns its version. Raises `InvalidInput`: no resource name, a price out of bounds, one that
+    looks like a slip without `confirm`, a start in the past, too many resources; `Conflict` as
+    `add_price`.
     """
-    start = _start(valid_from)
     if not is_resource_name(resource):
         raise InvalidInput(
             f"{resource!r} is no resource name.", field="resource", hint=RESOURCE_NAME_HINT
-        )
-    if isinstance(unit_nanousd, bool) or not 0 <= unit_nanousd <= MAX_UNIT_NANOUSD:
-        raise InvalidInput(
-            f"A use costs between 0 and {MAX_UNIT_NANOUSD} nano-dollars.", field="unit_nanousd"
         )
     last = ResourcePrice.objects.filter(resource=resource).order_by("-version").first()
     known = ResourcePrice.objects.values("resource").distinct().count()
     if last is None and known >= MAX_RESOURCES:
         raise InvalidInput(f"At most {MAX_RESOURCES} resources.", field="resource")
+    before = last.unit_nanousd if last else None
+    _check_single("unit_nanousd", "a use", unit_nanousd, before, OF_UNIT, confirm=confirm)
     row = ResourcePrice(
         resource=resource,
         version=last.version + 1 if last else 1,
-        valid_from=start,
+        valid_from=_start(valid_from),
         unit_nanousd=unit_nanousd,
         note=note,
     )
+    said = {"resource": resource, "confirmed": confirm}
+    return _added(row, "resource_price", "unit_nanousd", before, said, actor)
+
+
+@transaction.atomic
+def add_pool_price(
+    *,
+    pool: str,
+    gpu_second_nanousd: int,
+    valid_from: datetime | None = None,
+    note: str = "",
+    confirm: bool = False,
+    actor: Actor,
+) -> int:
+    """Add what one second of one GPU of a pool of ours costs from now on; returns its version.
+
+    It charges nobody: callers pay their model's price. Raises `InvalidInput`: no such pool, a
+    price out of bounds, one that looks like a slip (per hour?) without `confirm`, a start in the
+    past; `Conflict` as `add_price`.
+    """
+    pool_id = pool_id_of(pool)
+    last = PoolPrice.objects.filter(pool_id=pool_id).order_by("-version").first()
+    before = last.gpu_second_nanousd if last else None
+    _check_single(
+        "gpu_second_nanousd", "a GPU-second", gpu_second_nanousd, before, OF_GPU, confirm=confirm
+    )
+    row = PoolPrice(
+        pool_id=pool_id,
+        version=last.version + 1 if last else 1,
+        valid_from=_start(valid_from),
+        gpu_second_nanousd=gpu_second_nanousd,
+        note=note,
+    )
+    said = {"pool": pool, "confirmed": confirm}
+    return _added(row, "pool_price", "gpu_second_nanousd", before, said, actor, reaches=False)
+
+
+def _added(
+    row: ResourcePrice | PoolPrice,
+    object_type: str,
+    field: str,
+    before: int | None,
+    said: dict[str, object],
+    actor: Actor,
+    *,
+    reaches: bool = True,
+) -> int:
+    """Save and audit a price of one rate; `reaches`: gateways charge with it."""
     save_valid(row, taken="Another price of it was added just now.", field="valid_from")
     record(
         actor=actor,
         act="price.add",
-        object_type="resource_price",
+        object_type=object_type,
         object_id=str(row.pk),
-        before={"unit_nanousd": last.unit_nanousd} if last else None,
-        after={
-            "resource": resource,
+        before=None if before is None else {field: before},
+        after=said
+        | {
             "version": row.version,
-            "valid_from": start,
-            "unit_nanousd": unit_nanousd,
+            "valid_from": row.valid_from,
+            field: getattr(row, field),
         },
-        reason=note,
+        reason=row.note,
     )
-    push()
+    if reaches:
+        push()
     return row.version
+
+
+def _check_single(
+    field: str, what: str, value: int, before: int | None, bounds: Bounds, *, confirm: bool
+) -> None:
+    if isinstance(value, bool) or not 0 <= value <= bounds.most:
+        raise InvalidInput(
+            f"{what[0].upper()}{what[1:]} costs between 0 and {bounds.most} nano-dollars.",
+            field=field,
+        )
+    if is_doubtful(value, before, bounds.doubtful) and not confirm:
+        raise InvalidInput(
+            "This price looks like a slip: very high, or more than"
+            f" {DOUBTFUL_FACTOR} times the one before.",
+            field=field,
+            code="price_needs_confirmation",
+            hint=f"Check the unit ({what}); repeat with confirm if meant.",
+        )
 
 
 def _start(valid_from: datetime | None) -> datetime:

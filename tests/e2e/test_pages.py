@@ -35,6 +35,7 @@ ALL = (
     "/tenants/acme/keys/issue/", "/tenants/acme/keys/{key}/rotate/",
     "/tenants/acme/keys/{key}/revoke/", "/tenants/acme/limits/", "/tenants/acme/suspend/",
     "/new-tenant/", "/spend/", "/spend/?by=key", "/usage/", "/prices/", "/new-price/", "/audit/",
+    "/prices/resources/", "/prices/resources/new/", "/prices/pools/", "/prices/pools/new/",
     "/audit/?verify=1", "/jobs/", "/system/", "/api/docs/", "/me/", "/me/password/",
     "/me/tokens/issue/", "/people/", "/new-person/", "/people/{vic}/", "/people/{vic}/suspend/",
     "/people/{vic}/restore/", "/people/{vic}/sign-out/", "/people/{vic}/password/",
@@ -45,6 +46,7 @@ ALL = (
 EMPTY = (
     "/usage/?model=none",
     "/prices/?model=none",
+    "/prices/resources/?name=none",
     "/jobs/?kind=none",
     "/audit/?type=none",
     "/quota-requests/?state=decided",
@@ -73,6 +75,7 @@ def world(console: ConsoleProcess, live_store: redis.Redis) -> factories.World:
     factories.make_draft(made, '"stale_after_s": 9, "spelling": "mistaken"')
     factories.make_refusals(made, "acme", 5, model=HOSTILE)
     make_runs(made, 3)
+    factories.make_single_prices(made, "p-a", 3)
     factories.beat(live_store)
     factories.scrape(
         live_store,

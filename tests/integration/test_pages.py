@@ -51,6 +51,8 @@ LISTS = (
     "/t/acme/requests/",
     "/tenants/acme/requests/",
     "/prices/",
+    "/prices/resources/",
+    "/prices/pools/",
     "/estimates/",
     "/reconciliation/",
     "/audit/",
@@ -116,6 +118,8 @@ FORMS = (
     "/rollouts/{rollout}/abort/",
     "/rollouts/{rollout}/pause/",
     "/new-price/",
+    "/prices/resources/new/",
+    "/prices/pools/new/",
     "/tenants/acme/suspend/",
     "/tenants/acme/limits/",
     "/tenants/acme/keys/issue/",
@@ -144,6 +148,7 @@ def world(store) -> factories.World:
     factories.make_refusals(made, "acme", 3)
     made.draft = factories.make_draft(made)
     make_runs(made)
+    factories.make_single_prices(made, "p-a", 1)
     factories.beat(store)
     factories.scrape(store, "p-a")
     return made
@@ -181,6 +186,8 @@ def expected(name: str, path: str) -> int:  # noqa: PLR0911 - one answer a rule
         "/playbooks/noisy-tenant/mode/": {"ada"},
         "/new-tenant/": {"ana", "ola", "ada"},
         "/new-price/": {"ada"},
+        "/prices/resources/new/": {"ada"},
+        "/prices/pools/new/": {"ada"},
         "/fleet/limits/": {"ana", "ola", "ada"},
         "/fleet/pools/p-a/limits/": {"ana", "ola", "ada"},
         "/fleet/pools/p-a/roll-out/": {"ana", "ada"},
@@ -286,6 +293,7 @@ def test_queries_stay_inside_the_budget_and_do_not_grow_with_rows(world, store):
     factories.make_refusals(world, "acme", 60)
     for dimension in ("out", "req", "usd"):
         factories.make_quota_request(world, "acme", dimension)
+    factories.make_single_prices(world, "p-a", 50)
     for number in range(50):
         factories.make_tenant(world, f"team-{number:02d}")
         factories.make_quota_request(world, f"team-{number:02d}")
