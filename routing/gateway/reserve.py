@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from routing.contracts.enums import Dimension, StoreMode, WindowKind, WorkClass
+from routing.contracts.enums import Dimension, LimitScope, StoreMode, WindowKind, WorkClass
 from routing.contracts.snapshot import KeyEntry, OutagePolicy, Price, TenantEntry
 from routing.decision.admit import Denial, refusal
 from routing.decision.limits import (
@@ -51,6 +51,7 @@ from routing.store.reservations import (
     suffix_of,
     wrote_nothing,
 )
+from routing.store.uses import TOO_MANY, USES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ MAX_SENDS: Final = 3  # once, then after EPOCH, WINDOW or LATE: replies that wro
 MAX_TEMPLATES: Final = 50_000  # tenant x key x model x class in use: about 100 MB
 EDGE_SLACK_MS: Final = 500  # our estimate of the store's clock may run ahead of an edge by this
 AWAY_RETRY_S: Final = 1.0
+USES_RETRY_S: Final = 60.0  # records of uses go one by one, an hour after their ends
 DEGRADED_WAITS: Final = 8  # x 50 ms for the only memory of a degraded request, then refuse
 
 Done = Callable[[Hold | Kept | Refusal], None]
@@ -334,6 +336,8 @@ class _Attempt:
             self.done(Kept(reply[KEPT_ID].decode(), reply[KEPT_ANSWER]))
         elif verdict in VERDICTS:
             self.done(refusal_of(verdict))
+        elif verdict == TOO_MANY:
+            self.done(_MANY_USES)
         else:
             self.unsure(reply)
 
@@ -481,6 +485,15 @@ class _Attempt:
         taken = [amounts[AMOUNT_ORDER.index(dim)] for group in groups for dim, _ in group.dims]
         left = [a + b for a, b in zip(reply[NO_LEFT], taken, strict=True)]
         return Standing(self.template.rates, left)
+
+
+_MANY_USES: Final = Refusal(
+    Reason.RATE_LIMITED,
+    f"The tenant has {USES_MAX} uses that run or ended within the hour: settle them, or wait.",
+    USES_RETRY_S,
+    scope=LimitScope.TENANT,
+    limit="resource_uses",
+)
 
 
 def _no_capacity(message: str, param: str = "") -> Refusal:

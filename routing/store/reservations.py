@@ -182,7 +182,7 @@ class Reservations:
         if not once:
             self.store.script(RESERVE, META_KEYS[bucket], argument, done)
         elif once == USE:
-            argument = open_use(as_text(argument), request_id, info)
+            argument = open_use(as_text(argument), request_id, info, tenant_id)
             self.store.script(USE_RESERVE, META_KEYS[bucket], argument, done)
         else:
             argument = claim(as_text(argument), once, request_id, tenant_id)
@@ -222,7 +222,9 @@ class Reservations:
         if not once:
             self.store.script(SETTLE, META_KEYS[bucket], argument, done)
         elif once == USE:
-            argument = conclude_use(as_text(argument), request_id, as_text(answer or b""))
+            argument = conclude_use(
+                as_text(argument), request_id, as_text(answer or b""), tenant_id
+            )
             self.store.script(USE_SETTLE, META_KEYS[bucket], argument, done)
         else:
             argument = conclude(

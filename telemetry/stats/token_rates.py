@@ -1,14 +1,14 @@
-"""Bytes per token as each model reports them: a low quantile, so that a hold bounds its usage."""
+"""Bytes per token as each model reports them: less than the least, so that a hold bounds usage."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from routing.contracts.estimates import MAX_MODELS, Learnt
-from telemetry.stats.sketch import add, count_of, index_of, quantile, quantiles
+from telemetry.stats.sketch import add, count_of, index_of, quantiles, value_of
 
-QUANTILE: Final = 0.01  # of observed bytes per token: one request in a hundred has fewer
-MIN_SAMPLES: Final = 50  # below them the prior stands
+MARGIN: Final = 0.9  # of the least bytes per token observed: 1% is the sketch's, the rest for texts
+MIN_SAMPLES: Final = 50  # below them the prior stands, unless one was dearer
 MAX_SAMPLES: Final = 10_000  # then counts are halved: a new tokenizer is learnt within as many
 MIN_BYTES: Final = 256  # smaller prompts are mostly the frame around the text
 LEAST_RATE: Final = 1.0  # byte-level tokenizers never need more than a token a byte
@@ -65,11 +65,15 @@ class Error(NamedTuple):
 
 
 def rate_of(bins: Mapping[int, int], prior: float) -> float:
-    """Bytes per token to estimate with; the prior until there are enough samples."""
-    if count_of(bins) < MIN_SAMPLES:
+    """Bytes per token to estimate with: `MARGIN` below the least that is remembered.
+
+    So every remembered request would have been held for at least what it used. Until there are
+    enough samples the rate is not above the prior.
+    """
+    if not bins:
         return prior
-    found = quantile(bins, QUANTILE)
-    return prior if found is None else min(max(found, LEAST_RATE), MOST_RATE)
+    least = min(max(value_of(min(bins)) * MARGIN, LEAST_RATE), MOST_RATE)
+    return least if count_of(bins) >= MIN_SAMPLES else min(least, prior)
 
 
 def error_of(bins: Mapping[int, int]) -> Error:

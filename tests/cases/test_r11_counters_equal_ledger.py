@@ -13,7 +13,6 @@ import redis
 
 from routing.contracts.enums import Dimension, WindowKind
 from routing.store import keys
-from tenants.ledger.reconcile import Reconciliation, reconcile
 from tests.ledgering import (
     Party,
     ScriptedGateway,
@@ -24,6 +23,7 @@ from tests.ledgering import (
     running_writer,
     until,
 )
+from tests.reconciling import Reconciliation, reconcile
 from tests.stack import (
     ACME_KEY,
     GatewayProcess,

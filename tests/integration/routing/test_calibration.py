@@ -11,6 +11,8 @@ import httpx
 import msgspec
 import pytest
 import redis
+from hypothesis import given
+from hypothesis import strategies as st
 
 from routing.contracts.enums import UsageSource
 from routing.contracts.estimates import KEPT_MS, decode_estimates
@@ -20,7 +22,15 @@ from routing.gateway.calibration import Calibration
 from routing.store import keys
 from routing.store.client import StoreConnection
 from routing.store.clock import StoreClock
-from telemetry.stats.token_rates import MIN_SAMPLES, MOST_RATE, Tally, error_of, learnt, merged
+from telemetry.stats.token_rates import (
+    MIN_SAMPLES,
+    MOST_RATE,
+    Tally,
+    error_of,
+    learnt,
+    merged,
+    rate_of,
+)
 from tests.stack import make_snapshot, start_gateway
 from tests.upstream import UpstreamThread, answer, json_script, usage
 
@@ -63,19 +73,41 @@ def test_prior_stands_until_there_are_enough_samples() -> None:
     assert few.rates("m", 2.5) == Rates(2.5, 1.0)
     few.observe(Ask(1_000), event(250))
     few._take([])
-    assert few.rates("m", 2.5).plain == pytest.approx(4.0, rel=0.02)
+    assert few.rates("m", 2.5).plain == pytest.approx(0.9 * 4.0, rel=0.02)
     assert few.rates("other", 2.5) == Rates(2.5, 1.0)
 
 
-def test_rate_is_the_low_end_and_bounded() -> None:
-    mixed = taught("a", 5, count=98)
-    for _ in range(2):
-        mixed.observe(Ask(1_000), event(500))
+def test_rate_is_below_the_least_and_bounded() -> None:
+    mixed = taught("a", 5, count=999)
+    mixed.observe(Ask(1_000), event(500))
     mixed._take([])
-    assert mixed.rates("m", 2.5).plain == pytest.approx(2.0, rel=0.02)
+    assert mixed.rates("m", 2.5).plain == pytest.approx(0.9 * 2.0, rel=0.02)
     extreme = taught("a", 100)
     extreme._take([])
     assert extreme.rates("m", 2.5).plain == MOST_RATE
+
+
+def test_one_dearer_prompt_lowers_the_prior_before_enough_are_known() -> None:
+    calibration = taught("a", 2, count=1)
+    calibration._take([])
+    assert calibration.rates("m", 2.5).plain == pytest.approx(0.9 * 2.0, rel=0.02)
+    cheaper = taught("a", 5, count=1)
+    cheaper._take([])
+    assert cheaper.rates("m", 2.5).plain == 2.5
+
+
+@given(
+    st.lists(st.tuples(st.integers(256, 400_000), st.floats(1.0, 12.0)), min_size=1, max_size=200)
+)
+def test_what_is_remembered_would_have_been_held(seen: list[tuple[int, float]]) -> None:
+    """No prompt that was learnt from has more tokens than the rate holds for it now."""
+    tally = Tally()
+    prompts = [(size, max(1, int(size / rate))) for size, rate in seen]
+    for size, tokens in prompts:
+        tally.observe(size, 0, tokens, tokens)
+    rate = rate_of(tally.plain, 2.5)
+    for size, tokens in prompts:
+        assert -int(-size // rate) >= tokens
 
 
 def test_estimated_usage_pictures_and_ids_teach_nothing() -> None:
@@ -114,10 +146,10 @@ async def test_gateways_share_and_find_their_own_again(store: redis.Redis) -> No
         first, second = taught("a", 4, count=30), taught("b", 4, count=30)
         await first.share(connection, NOW_MS)
         await second.share(connection, NOW_MS)
-        assert second.rates("m", 2.5).plain == pytest.approx(4.0, rel=0.02)
+        assert second.rates("m", 2.5).plain == pytest.approx(0.9 * 4.0, rel=0.02)
         assert first.rates("m", 2.5).plain == 2.5  # has not looked since
         await first.share(connection, NOW_MS)
-        assert first.rates("m", 2.5).plain == pytest.approx(4.0, rel=0.02)
+        assert first.rates("m", 2.5).plain == pytest.approx(0.9 * 4.0, rel=0.02)
         for _ in range(3):  # nobody counts anybody twice
             await first.share(connection, NOW_MS)
             await second.share(connection, NOW_MS)
@@ -125,7 +157,7 @@ async def test_gateways_share_and_find_their_own_again(store: redis.Redis) -> No
         assert sum(count for _, count in told.learnt[0].plain) == 30
         restarted = Calibration("a")
         await restarted.share(connection, NOW_MS)
-        assert restarted.rates("m", 2.5).plain == pytest.approx(4.0, rel=0.02)
+        assert restarted.rates("m", 2.5).plain == pytest.approx(0.9 * 4.0, rel=0.02)
         store.hset(keys.ESTIMATES, "junk", b"\xc1")
         await restarted.share(connection, NOW_MS + KEPT_MS)
         assert set(store.hkeys(keys.ESTIMATES)) == {b"a"}

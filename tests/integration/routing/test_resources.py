@@ -16,6 +16,7 @@ from routing.contracts.enums import Dimension, LimitScope, RequestStatus, UsageS
 from routing.contracts.snapshot import Price
 from routing.gateway.sweep import QUIET_S, SWEEP_S
 from routing.store import keys
+from routing.store.uses import ENDED_KEEP_MS, USES_MAX
 from tests.gatewaying import ACME, rows, serving
 from tests.stack import (
     ACME_KEY,
@@ -374,3 +375,24 @@ def test_a_stopping_gateway_does_not_wait_for_uses(store: Store, tmp_path: Path)
         assert held(store, ACME) == 1
         assert settle(two, use).status_code == 200
         assert one_row(store).spend_nanousd == UNIT
+
+
+def test_the_records_that_a_tenant_keeps_are_bounded(store: Store, tmp_path: Path):
+    """One record more than may be is refused and changes nothing; room comes as records go."""
+    uses = f"{keys.bucket_tag(ACME)}:uses:acme"
+    with gateways(tmp_path, 1) as (gateway,):
+        use = reserve(gateway)
+        assert store.zcard(uses) == 1
+        assert settle(gateway, use, units=1).status_code == 200
+        assert store.zscore(uses, use["id"]) <= (store.time()[0] + 1) * 1000 + ENDED_KEEP_MS
+        later = (store.time()[0] + 3_600) * 1000
+        store.zadd(uses, {f"u{number}": later for number in range(USES_MAX - 1)})
+        refused = post(gateway, "vector_query/reserve")
+        assert error_of(refused)[:2] == (429, "rate_limited")
+        assert refused.headers["x-headrace-limit"] == "resource_uses"
+        assert refused.headers["retry-after"] == "60"
+        assert held(store, ACME) == 0
+        assert store.zcard(uses) == USES_MAX
+        store.zadd(uses, {f"u{number}": 1 for number in range(USES_MAX - 1)})
+        second = reserve(gateway)
+        assert {name.decode() for name in store.zrange(uses, 0, -1)} == {use["id"], second["id"]}

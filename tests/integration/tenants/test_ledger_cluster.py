@@ -8,7 +8,6 @@ import pytest
 
 from routing.store import keys
 from routing.store.address import BUCKET_SLOTS
-from tenants.ledger.reconcile import reconcile
 from tenants.ledger.writer import rebuild as rebuilding
 from tenants.ledger.writer.lanes import Lanes
 from tenants.models import LedgerBucket
@@ -22,6 +21,7 @@ from tests.ledgering import (
     row_count,
     until,
 )
+from tests.reconciling import reconcile
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

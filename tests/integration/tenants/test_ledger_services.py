@@ -26,7 +26,6 @@ from routing.contracts.snapshot import Limit, TenantEntry
 from routing.policies.services import push_snapshot
 from routing.store import keys
 from tenants.ledger import selectors
-from tenants.ledger.reconcile import reconcile
 from tenants.ledger.retention import drop_old
 from tenants.ledger.services import adjust, seed_windows
 from tenants.models import DamagedEntry, UsageAdjustment, UsageRollup, WindowUsage
@@ -41,6 +40,7 @@ from tests.ledgering import (
     make_writer,
     rows,
 )
+from tests.reconciling import reconcile
 
 pytestmark = pytest.mark.django_db(transaction=True)
 OPERATOR = Actor(user_id=None, label="ada")

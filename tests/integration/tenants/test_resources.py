@@ -18,7 +18,6 @@ from console.errors import InvalidInput
 from routing.contracts.enums import LimitScope
 from routing.contracts.snapshot import TenantEntry
 from tenants.directory.selectors import tenants_for_snapshot
-from tenants.ledger.reconcile import reconcile
 from tenants.models import ResourcePrice, Usage, UsageAdjustment
 from tenants.prices.selectors import resource_prices_for_snapshot
 from tenants.prices.services import add_resource_price
@@ -28,6 +27,7 @@ from tenants.quotas.services import set_limit
 from tests import factories
 from tests.factories import ACTOR, World
 from tests.ledgering import is_open, make_party, running_writer, until
+from tests.reconciling import reconcile
 from tests.stack import ACME_KEY, GatewayProcess, api_key, make_snapshot, start_gateway
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -1,4 +1,4 @@
-"""Do the live counters say what the ledger says? For operators and tests, at quiet."""
+"""Do the live counters say what the ledger says? For tests, at quiet."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
