@@ -9,6 +9,7 @@ line says so at the end. Any other fault of the install is a failure.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -73,6 +74,7 @@ class Command(BaseCommand):
 
     def _lanes(self, words: list[str], environment: Mapping[str, str]) -> int:
         """Each lane a process of its own; the exit code of the first failure."""
+        signal.signal(signal.SIGTERM, _end)
         lanes: list[subprocess.Popen[bytes]] = []
         missing = ""
         with tempfile.TemporaryFile() as log:
@@ -89,10 +91,11 @@ class Command(BaseCommand):
                 lanes.append(lane(engines, environment, priority=LOW))
                 codes += [lanes[-1].wait(), waiting.wait()]
             finally:
-                for process in lanes:
-                    if process.poll() is None:
-                        process.terminate()
-                        process.wait(STOP_WAIT_S)
+                running = [process for process in lanes if process.poll() is None]
+                for process in running:
+                    process.terminate()
+                for process in running:
+                    process.wait(STOP_WAIT_S)
                 log.seek(0)
                 self._close(log.read().decode(errors="replace"), missing)
         return next((code for code in codes if code), 0)
@@ -128,6 +131,11 @@ class Command(BaseCommand):
     def _say(self, line: str) -> None:
         self.stdout.write(line)
         self.stdout.flush()
+
+
+def _end(signum: int, frame: object) -> None:
+    """Asked to stop: what is left is to end the lanes and to show what they said."""
+    sys.exit(128 + signum)
 
 
 def lane(
