@@ -14,6 +14,7 @@ from capacity.models.fleet import (
     Replica,
     ReplicaChange,
 )
+from capacity.models.forecast import DemandHour, Forecast, ForecastRun, PoolPlan
 from capacity.models.limits import CapacityLimit
 from capacity.models.playbook import (
     Playbook,
@@ -23,14 +24,19 @@ from capacity.models.playbook import (
     PlaybookVersion,
     PlaybookWatch,
 )
+from capacity.models.report import Cadence, Report, ReportFile, ReportSchedule, ReportState
 from capacity.models.rollout import ACTIVE, Rollout, RolloutLane, RolloutState, RolloutStep
 
 __all__ = [
     "ACTIVE",
     "Artifact",
+    "Cadence",
     "CapacityLimit",
+    "DemandHour",
     "Driver",
     "FailureDomain",
+    "Forecast",
+    "ForecastRun",
     "GpuType",
     "Model",
     "Node",
@@ -42,10 +48,15 @@ __all__ = [
     "PlaybookVersion",
     "PlaybookWatch",
     "Pool",
+    "PoolPlan",
     "PoolRevision",
     "Region",
     "Replica",
     "ReplicaChange",
+    "Report",
+    "ReportFile",
+    "ReportSchedule",
+    "ReportState",
     "Rollout",
     "RolloutLane",
     "RolloutState",

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import Q
+
 from console.audit.rules import GENESIS, Event, is_link_intact
 from console.models import AuditEvent
 
@@ -69,6 +71,17 @@ def trail(
     if before_id is not None:
         rows = rows.filter(id__lt=before_id)
     return [_line(row) for row in rows[: min(limit, MAX_PAGE)]]
+
+
+def acts_between(
+    prefixes: tuple[str, ...], *, since: datetime, until: datetime, limit: int
+) -> list[AuditLine]:
+    """Events of `[since, until)` whose act begins with one of the prefixes, oldest first."""
+    named = Q(pk__in=[])
+    for prefix in prefixes:
+        named |= Q(act__startswith=prefix)
+    rows = AuditEvent.objects.filter(named, at__gte=since, at__lt=until).order_by("id")
+    return [_line(row) for row in rows[:limit]]
 
 
 def verify_chain() -> ChainReport:

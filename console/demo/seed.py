@@ -7,11 +7,14 @@ to run twice: what exists is left as it is.
 import contextlib
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from django.utils import timezone
 
 from capacity.fleet.services import create_domain, create_model, create_pool, create_region
+from capacity.forecasts.imports import import_table
+from capacity.forecasts.services import ask_run
 from capacity.playbooks.rules import SHIPPED
 from capacity.playbooks.services import ensure_shipped, set_mode
 from console.audit.rules import Actor
@@ -39,6 +42,7 @@ PRICES_NANOUSD = {
     "llama-8b": (USD, USD // 10, 2 * USD),
     "qwen-32b": (3 * USD, USD * 3 // 10, 6 * USD),
 }
+DEMAND = Path(__file__).parent / "data" / "servegen_9_days.csv"
 POLICY = "main"
 DOCUMENT: dict[str, object] = {
     "schema_version": 1,
@@ -74,7 +78,15 @@ def seed_demo(credentials: dict[str, Any]) -> dict[str, Any]:
     for playbook in SHIPPED:
         set_mode(name=playbook, mode="armed", actor=ACTOR, reason="demo")
     push_snapshot()
+    _demand_elsewhere()
     return {"demo_callers": callers}
+
+
+def _demand_elsewhere() -> None:
+    """Nine real days, so that forecasts have something to be right or wrong about at once."""
+    with DEMAND.open(newline="", encoding="utf-8") as lines:
+        import_table(source="servegen", lines=lines, actor=ACTOR)
+    ask_run(actor=ACTOR)
 
 
 def _fleet() -> None:

@@ -35,7 +35,10 @@ ENTRIES = (
     Entry("end quota grants", 15, ENQUEUE_TASK, ("end_quota_grants",)),
     Entry("roll up slices", 60, ENQUEUE_TASK, ("roll_up_slices",)),
     Entry("judge objectives", 30, ENQUEUE_TASK, ("judge_objectives",)),
+    Entry("sample pools", 60, ENQUEUE_TASK, ("sample_pools",)),
+    Entry("issue due reports", 60, ENQUEUE_TASK, ("issue_due_reports",)),
     Entry("reconcile ledger", 600, ENQUEUE_TASK, ("reconcile_ledger",)),
+    Entry("forecast demand", 3600, ENQUEUE_TASK, ("forecast_demand",)),
     Entry("drop old partitions", _DAY_S, ENQUEUE_TASK, ("drop_old_partitions",)),
 )
 

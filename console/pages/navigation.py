@@ -37,7 +37,7 @@ _EVERYTHING = (
             ("Prices", "prices"),
         ),
     ),
-    ("Plan", (("Capacity lab", "lab"),)),
+    ("Plan", (("Forecast", "forecasts"), ("Capacity lab", "lab"), ("Reports", "reports"))),
     (
         "Account",
         (

@@ -4,7 +4,9 @@ from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularAPIView
 
 from capacity.fleet import api as fleet
+from capacity.forecasts import api as forecasts
 from capacity.playbooks import api as playbooks
+from capacity.reports import api as reports
 from capacity.rollouts import api as rollouts
 from console.accounts import api as accounts
 from console.pages import api as console
@@ -137,6 +139,23 @@ _v1: list[URLPattern | URLResolver] = [
     ),
     path("rollouts/", rollouts.Rollouts.as_view(), name="api_rollouts"),
     path("rollouts/<int:rollout_id>/", include(_rollout)),
+    path("forecasts/", forecasts.Forecasts.as_view(), name="api_forecasts"),
+    path("forecasts/<int:forecast_id>/", forecasts.OneForecast.as_view(), name="api_forecast"),
+    path("forecast-runs/", forecasts.ForecastRuns.as_view(), name="api_forecast_runs"),
+    path("capacity-plan/", forecasts.CapacityPlan.as_view(), name="api_capacity_plan"),
+    path("report-schedules/", reports.ReportSchedules.as_view(), name="api_report_schedules"),
+    path(
+        "report-schedules/<slug:name>/",
+        reports.ReportSchedule.as_view(),
+        name="api_report_schedule",
+    ),
+    path("reports/", reports.Reports.as_view(), name="api_reports"),
+    path("reports/<int:report_id>/", reports.OneReport.as_view(), name="api_report"),
+    path(
+        "reports/<int:report_id>/<slug:kind>/",
+        reports.ReportDownload.as_view(),
+        name="api_report_file",
+    ),
     path("policies/", policies.Policies.as_view(), name="api_policies"),
     path("policies/<slug:name>/", include(_policy)),
     path("policy-check/", policies.Check.as_view(), name="api_policy_check"),

@@ -55,6 +55,15 @@ if not 36 <= USAGE_DAYS_KEPT <= 3660:
         "HEADRACE_USAGE_DAYS_KEPT lies between 36 (longer than any budget window) and 3660 days"
     )
 
+PROMETHEUS_URL = os.environ.get("PROMETHEUS_URL", "")  # longer history; empty: our own only
+
+MAIL_URL = os.environ.get("HEADRACE_MAIL_URL", "")  # smtp[s]://user:password@host:port; or a file
+MAIL_FROM = os.environ.get("HEADRACE_MAIL_FROM", "headrace@localhost")
+if MAIL_URL and not MAIL_URL.startswith(("smtp://", "smtps://")):
+    raise ImproperlyConfigured(
+        "HEADRACE_MAIL_URL is smtp://... or smtps://...; empty writes mails to the state directory"
+    )
+
 GATEWAY_URL = os.environ.get("HEADRACE_GATEWAY_URL", "http://127.0.0.1:8100")
 
 INSTALLED_APPS = [

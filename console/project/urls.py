@@ -7,8 +7,10 @@ from django.views.generic import RedirectView
 
 from capacity.fleet import inventory
 from capacity.fleet import pages as fleet
+from capacity.forecasts import pages as forecasts
 from capacity.lab import pages as lab
 from capacity.playbooks import pages as playbooks
+from capacity.reports import pages as reports
 from capacity.rollouts import pages as rollouts
 from console.accounts import pages as accounts
 from console.accounts import people, profile
@@ -100,6 +102,16 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("overrides/", overrides.overrides, name="overrides"),
     path("new-override/", overrides.new_override, name="new_override"),
     path("overrides/<int:override_id>/lift/", overrides.lift, name="lift_override"),
+    path("capacity/forecast/", forecasts.forecasts, name="forecasts"),
+    path("capacity/forecast/now/", forecasts.forecast_now, name="forecast_now"),
+    path("capacity/forecast/<int:forecast_id>/", forecasts.forecast, name="forecast"),
+    path("reports/", reports.reports, name="reports"),
+    path("reports/issue/", reports.issue_now, name="issue_report"),
+    path("reports/new-schedule/", reports.new_schedule, name="new_report_schedule"),
+    path("reports/schedules/<slug:name>/", reports.edit_schedule, name="report_schedule"),
+    path("reports/schedules/<slug:name>/remove/", reports.remove, name="remove_report_schedule"),
+    path("reports/<int:report_id>/", reports.report, name="report"),
+    path("reports/<int:report_id>/<slug:kind>/", reports.report_file, name="report_file"),
     path("policies/", policies.policies, name="policies"),
     path("policies/<slug:name>/", policies.policy, name="policy"),
     path("policies/<slug:name>/edit/", editor.edit_policy, name="edit_policy"),

@@ -10,6 +10,7 @@ COMMANDS = {
     "bench": "run a benchmark; ratios against a baseline measured in the same call",
     "replay": "send a trace through a gateway at its own arrival times",
     "reconcile": "compare holds, live counters and ledger; --repair corrects what differs",
+    "import_demand": "read hourly demand from a CSV file, for forecasts",
     "engine": "install a real vLLM for CPU, or serve a small local model with it",
     "gateway": "run gateway processes that share a port",
     "collect": "run the collector of metrics",

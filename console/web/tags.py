@@ -40,6 +40,13 @@ for _name, _filter in (
 ):
     register.filter(_name, _of_known(_filter))
 
+
+@register.filter
+def nth(items: Sequence[Any], at: int) -> Any:
+    """The item at a place, counted from 0."""
+    return items[at]
+
+
 GLYPHS = {"ok": "●", "warn": "▲", "bad": "■", "stale": "◌", "none": "○"}
 _TONES = {
     "ok": "ok ready live active shared serving running done published allowed up settled success",

@@ -69,6 +69,18 @@ def states(known: Sequence[ObjectiveView], *, now: datetime | None = None) -> li
     return [_state(one, found.get(one.id)) for one in known]
 
 
+def judged_between(*, since: datetime, until: datetime) -> list[tuple[ObjectiveView, Judged]]:
+    """Every objective with what it judged in `[since, until)`, as it was judged then."""
+    rows = (
+        ObjectiveMinute.objects.filter(minute_at__gte=since, minute_at__lt=until)
+        .order_by()
+        .values("objective_id")
+        .annotate(all_total=Sum("total"), all_good=Sum("good"))
+    )
+    found = {row["objective_id"]: Judged(row["all_total"], row["all_good"]) for row in rows}
+    return [(one, found.get(one.id, Judged())) for one in objectives()]
+
+
 def goodput(minutes: Sequence[ClassMinute], known: Sequence[ObjectiveView]) -> Judged | None:
     """Requests of these minutes that kept their objective; None where nothing is promised."""
     if not known or not minutes:

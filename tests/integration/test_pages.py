@@ -11,12 +11,14 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from capacity.models import PlaybookRun
+from capacity.models import Forecast, PlaybookRun, Report
 from console.web.csp import CONTENT_SECURITY_POLICY
 from console.web.units import parse_usd
 from routing.store import keys as store_keys
 from tests import factories
+from tests.forecasting import make_forecast
 from tests.playbooking import make_runs
+from tests.reporting import make_report
 
 pytestmark = pytest.mark.django_db
 
@@ -57,6 +59,8 @@ LISTS = (
     "/reconciliation/",
     "/audit/",
     "/jobs/",
+    "/capacity/forecast/",
+    "/reports/",
 )
 OTHERS = (
     "/live/",
@@ -82,6 +86,8 @@ OTHERS = (
     "/playbooks/noisy-tenant/runs/{run}/",
     "/capacity/lab/",
     "/capacity/lab/?question=eight-gpus",
+    "/capacity/forecast/{forecast}/",
+    "/reports/{report}/",
     "/me/",
     "/people/{vic}/",
     "/quota-requests/{request}/",
@@ -120,6 +126,8 @@ FORMS = (
     "/new-price/",
     "/prices/resources/new/",
     "/prices/pools/new/",
+    "/reports/new-schedule/",
+    "/reports/schedules/daily/",
     "/tenants/acme/suspend/",
     "/tenants/acme/limits/",
     "/tenants/acme/keys/issue/",
@@ -149,6 +157,8 @@ def world(store) -> factories.World:
     made.draft = factories.make_draft(made)
     make_runs(made)
     factories.make_single_prices(made, "p-a", 1)
+    make_forecast(made, hours=100)
+    make_report()
     factories.beat(store)
     factories.scrape(store, "p-a")
     return made
@@ -162,6 +172,8 @@ def client_of(world: factories.World, name: str) -> Client:
 
 def path_of(world: factories.World, path: str) -> str:
     path = path.replace("{vic}", str(world.people["vic"].pk))
+    path = path.replace("{forecast}", str(Forecast.objects.latest("pk").pk))
+    path = path.replace("{report}", str(Report.objects.latest("pk").pk))
     path = path.replace("{rollout}", str(world.rollouts[0]))
     path = path.replace("{task}", str(world.task_id)).replace(
         "{objective}", str(world.objective_id)
@@ -176,6 +188,8 @@ def expected(name: str, path: str) -> int:  # noqa: PLR0911 - one answer a rule
     """Status that the roles of the console's design give."""
     own = path.startswith(("/t/acme/", "/tenants/acme/"))
     acts = {
+        "/reports/new-schedule/": {"ada"},
+        "/reports/schedules/daily/": {"ada"},
         "/carbon/grid/": {"ana", "ola", "ada"},
         "/carbon/power/": {"ana", "ola", "ada"},
         "/slo/set/": {"ana", "ola", "ada"},
@@ -353,6 +367,8 @@ def test_hostile_names_are_text_on_every_page_and_in_every_export(store):
     make_runs(world, label=HOSTILE_KEY, end_reason=HOSTILE_MODEL)
     factories.beat(store)
     factories.scrape(store, "p-a", r0={"health": "hung", "reason": HOSTILE_KEY})
+    make_forecast(world, hours=100, model=HOSTILE_MODEL)
+    make_report()
     client = client_of(world, "ada")
     for path in (*LISTS, *OTHERS, *FORMS):
         answer = client.get(path_of(world, path))

@@ -23,7 +23,9 @@ from routing.models import Override
 from routing.store import keys as store_keys
 from tests import factories
 from tests.factories import ACTOR, World
+from tests.forecasting import make_forecast
 from tests.playbooking import make_runs
+from tests.reporting import make_report
 
 pytestmark = pytest.mark.django_db
 
@@ -52,6 +54,8 @@ PRICE = {
     "cached_usd_per_mtok": "0.06",
     "output_usd_per_mtok": "2.40",
 }
+SCHEDULE = {"timezone": "Europe/Berlin", "at_time": "02:30"}
+NEW_SCHEDULE = {"name": "new", **SCHEDULE, "recipients": ["sre@example.com"]}
 
 # (method, path, body, who may); everyone else gets 404 below a tenant it does not see, else 403.
 ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
@@ -156,6 +160,19 @@ ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
     ("get", "playbooks/noisy-tenant/runs/", None, ALL),
     ("get", "playbooks/noisy-tenant/runs/{run}/", None, ALL),
     ("post", "playbooks/noisy-tenant/runs/{run}/undo/", {"reason": "enough"}, ACTING),
+    ("get", "forecasts/", None, ALL),
+    ("get", "forecasts/{forecast}/", None, ALL),
+    ("post", "forecast-runs/", None, ACTING),
+    ("get", "capacity-plan/", None, ALL),
+    ("get", "report-schedules/", None, ALL),
+    ("post", "report-schedules/", NEW_SCHEDULE, {"ada"}),
+    ("get", "report-schedules/daily/", None, ALL),
+    ("put", "report-schedules/daily/", {**SCHEDULE, "version": 1}, {"ada"}),
+    ("delete", "report-schedules/daily/", None, {"ada"}),
+    ("get", "reports/", None, ALL),
+    ("post", "reports/", {"hours": 6}, ACTING),
+    ("get", "reports/{report}/", None, ALL),
+    ("get", "reports/{report}/json/", None, ALL),
     ("get", "policies/", None, ALL),
     ("get", "policies/main/", None, ALL),
     ("get", "policies/main/versions/", None, ALL),
@@ -231,6 +248,8 @@ class Caller:
             .replace("{refused}", self.world.refusals["acme"][0])
             .replace("{run}", str(self.world.run))
             .replace("{override}", str(self.world.override))
+            .replace("{forecast}", str(self.world.forecast))
+            .replace("{report}", str(self.world.report))
         )
 
 
@@ -252,6 +271,8 @@ def world(store) -> World:
     made.run = make_runs(made)
     made.override = Override.objects.get().pk
     made.job = enqueue("reconcile_pools", run_after=timezone.now() + timedelta(hours=1))
+    made.forecast = make_forecast(made)
+    made.report = make_report()
     factories.beat(store)
     factories.scrape(store, "p-a")
     return made
@@ -284,6 +305,7 @@ def test_every_mounted_endpoint_is_in_the_matrix():
     tested = {
         re.sub(
             r"\{(\w+)\}|\bacme\b|\bmain\b|\bp-a\b|\bnoisy-tenant\b|\bnode\b|\bregion\b|\b\d+\b",
+            r"\{(\w+)\}|\bacme\b|\bmain\b|\bp-a\b|\bdaily\b|\bjson\b|\b\d+\b",
             "*",
             path.split("?")[0],
         )

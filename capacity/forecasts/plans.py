@@ -1,0 +1,156 @@
+"""Replicas that each pool's model takes: from its demand, its profile and its failure domains.
+
+Closed forms only (`capacity.forecasts.rules.sizing`); no simulation, so tails are not in it. A pool
+is judged as if all replicas of its model were of its kind: `have` counts those that are.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Q
+
+from capacity.forecasts.history import LEDGER
+from capacity.forecasts.rules.backtest import DAY_AHEAD, HOUR_AHEAD
+from capacity.forecasts.rules.demand import Rates, Seen, binned, demands_of
+from capacity.forecasts.rules.series import HOUR
+from capacity.forecasts.rules.sizing import Plan, need_of, plan_of
+from capacity.models import Driver, Forecast, Pool, PoolPlan
+from capacity.models.forecast import MEASURES
+from capacity.simulation.profiles import EngineProfile, UnknownProfileError, named
+from routing.contracts.enums import ReplicaLifecycle
+from tenants.ledger.demand import model_hours, model_minutes, served_sizes
+
+POOLS_MAX = 500  # planned in one run
+ITL_TARGET_S = 0.050  # mean time between tokens: the interactive class's target
+RETRY_RATIO = 0.1  # at worst one request in ten is sent again (the retry budget)
+MINUTES = timedelta(minutes=15)
+_P95 = 2  # place in a point
+DAY_BASIS, HOUR_BASIS = "p95, next 24 h", "p95, next hour"
+BUSIEST_BASIS, MINUTES_BASIS = "busiest of last 24 h", "last 15 min"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A model's demand in its largest hour, and where it is taken from."""
+
+    basis: str
+    rates: Rates
+
+
+def plans_of(run_id: int, now: datetime, as_of: datetime) -> list[PoolPlan]:
+    """Unsaved rows of every pool, by name."""
+    pools = list(Pool.objects.select_related("model", "domain").order_by("name")[:POOLS_MAX])
+    ready = _ready_counts()
+    planned = demand_by_model(now, as_of)
+    sizes = served_sizes(since=now - timedelta(days=1))
+    seen = {model: binned(rows) for model, rows in sizes.items()}
+    profiles = {pool.pk: profile_of(pool) for pool in pools}
+    rows = []
+    for pool in pools:
+        peers = [
+            one
+            for one in pools
+            if one.model_id == pool.model_id and profiles[one.pk] == profiles[pool.pk]
+        ]
+        row = PoolPlan(
+            run_id=run_id,
+            pool=pool.name,
+            model=pool.model.name,
+            domains=len({one.domain_id for one in peers}),
+            ready_replicas=sum(ready.get(one.pk, 0) for one in peers),
+        )
+        profile = profiles[pool.pk]
+        rows.append(
+            _planned(row, profile, planned.get(pool.model.name), seen.get(pool.model.name, []))
+        )
+    return rows
+
+
+def profile_of(pool: Pool) -> EngineProfile | None:
+    """The engine profile that a pool's settings name, with their overrides; None without one."""
+    name = pool.spec.get("profile", "demo" if pool.driver == Driver.SIMULATED else "")
+    try:
+        profile = named(str(name))
+    except UnknownProfileError:
+        return None
+    scale = pool.spec.get("time_scale", 1.0)
+    if isinstance(scale, int | float) and scale > 0:
+        profile = profile.with_times(profile.times.scaled(1 / scale))
+    if pool.kv_capacity_tokens > 0:
+        profile = replace(profile, kv_blocks=pool.kv_capacity_tokens // profile.block_tokens)
+    return profile
+
+
+def demand_by_model(now: datetime, as_of: datetime) -> dict[str, Planned]:
+    """Each model's largest hour: forecast if there is one, else what was seen."""
+    found = {
+        model: Planned(MINUTES_BASIS, _per_hour(sums))
+        for model, sums in model_minutes(since=now - MINUTES, until=now).items()
+    }
+    busiest: dict[str, list[int]] = {}
+    for row in model_hours(since=as_of - 24 * HOUR, until=as_of):
+        peak = busiest.setdefault(row.model, [0, 0, 0])
+        for at, measure in enumerate(MEASURES):
+            peak[at] = max(peak[at], getattr(row, measure))
+    found |= {model: Planned(BUSIEST_BASIS, Rates(*sums)) for model, sums in busiest.items()}
+    for horizon, basis in ((HOUR_AHEAD, HOUR_BASIS), (DAY_AHEAD, DAY_BASIS)):
+        found |= {
+            model: Planned(basis, rates) for model, rates in _forecast(horizon, as_of).items()
+        }
+    return found
+
+
+def _forecast(horizon_h: int, as_of: datetime) -> dict[str, Rates]:
+    """p95 of each measure's largest hour, for models that have all three as of now."""
+    rows = Forecast.objects.filter(
+        source=LEDGER, tenant="", horizon_h=horizon_h, as_of=as_of, is_latest=True, short_h=0
+    )
+    peaks: dict[str, dict[str, float]] = {}
+    for row in rows:
+        peaks.setdefault(row.model, {})[row.measure] = max(point[_P95] for point in row.points)
+    return {
+        model: Rates(*(by_measure[name] for name in MEASURES))
+        for model, by_measure in peaks.items()
+        if len(by_measure) == len(MEASURES)
+    }
+
+
+def _per_hour(sums: Sequence[int]) -> Rates:
+    return Rates(*(amount * (HOUR / MINUTES) for amount in sums))
+
+
+def _ready_counts() -> Mapping[int, int]:
+    is_ready = Q(replicas__removed_at=None, replicas__lifecycle=ReplicaLifecycle.READY.value)
+    rows: Any = Pool.objects.annotate(ready=Count("replicas", filter=is_ready))
+    return dict(rows.values_list("pk", "ready"))
+
+
+def _planned(
+    row: PoolPlan, profile: EngineProfile | None, planned: Planned | None, seen: Sequence[Seen]
+) -> PoolPlan:
+    if profile is None:
+        row.trouble = "No engine profile is known for this pool, so its speed is not."
+        return row
+    row.profile = profile.name
+    if planned is None:
+        row.trouble = "No request of this model was seen in the last day."
+        return row
+    demands = demands_of(seen, planned.rates)
+    plan = plan_of(need_of(profile, demands, ITL_TARGET_S, retry_ratio=RETRY_RATIO), row.domains)
+    row.basis = planned.basis
+    row.rate_rps = planned.rates.requests / 3600
+    row.input_tokens_per_s = planned.rates.input_tokens / 3600
+    row.output_tokens_per_s = planned.rates.output_tokens / 3600
+    row.itl_target_s = ITL_TARGET_S
+    return _with_need(row, plan)
+
+
+def _with_need(row: PoolPlan, plan: Plan) -> PoolPlan:
+    row.need_now = plan.need.replicas
+    row.need_domain_lost = plan.domain_lost
+    row.need_quarter_lost = plan.quarter_lost
+    row.set_by = plan.set_by
+    row.binds = plan.need.binds.value
+    return row

@@ -1,0 +1,1 @@
+"""Capacity reports: due by schedule, issued once, archived and mailed."""

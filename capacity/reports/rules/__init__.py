@@ -1,0 +1,1 @@
+"""Pure: when a report is due, and what it says."""

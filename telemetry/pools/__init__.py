@@ -1,0 +1,1 @@
+"""What pools looked like: one sample a minute, for reports and longer views."""
