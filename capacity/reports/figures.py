@@ -31,7 +31,10 @@ SHOWN_TENANTS = 50  # by spend; the totals hold all
 SHOWN_ACTS = 200
 # Acts that a capacity report lists, by the beginning of their audit name. What acts by itself
 # (rollouts, playbooks, overrides) audits each act, so its records are found here too.
-ACTS = ("policy.", "rollout.", "playbook.", "override.", "limit.", "quota.", "pool.", "capacity.")
+ACTS = (
+    "policy.", "rollout.", "playbook.", "override.", "limit.", "capacity_limit.", "quota",
+    "pool.", "inventory.",
+)  # fmt: skip
 SCHEMA = 1
 _KV = 'max by (model_name) (max_over_time({__name__="vllm:kv_cache_usage_perc"}[1h]))'
 _WAITING = 'max by (model_name) (max_over_time({__name__="vllm:num_requests_waiting"}[1h]))'

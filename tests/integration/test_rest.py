@@ -304,8 +304,7 @@ def test_every_mounted_endpoint_is_in_the_matrix():
     routes = {pattern.name for pattern in _flat(rest._v1)}
     tested = {
         re.sub(
-            r"\{(\w+)\}|\bacme\b|\bmain\b|\bp-a\b|\bnoisy-tenant\b|\bnode\b|\bregion\b|\b\d+\b",
-            r"\{(\w+)\}|\bacme\b|\bmain\b|\bp-a\b|\bdaily\b|\bjson\b|\b\d+\b",
+            r"\{(\w+)\}|\b(acme|main|p-a|noisy-tenant|node|region|daily|json)\b|\b\d+\b",
             "*",
             path.split("?")[0],
         )
