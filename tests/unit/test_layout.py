@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 TOP_LEVEL = {
     *("manage.py", "pyproject.toml", "README.md", "LICENSE"),
-    *("requirements.lock", "requirements-test.lock", "requirements-vllm.lock"),
+    *("requirements.lock", "requirements-forecast.lock"),
+    *("requirements-test.lock", "requirements-vllm.lock"),
     *("console", "tenants", "capacity", "routing", "telemetry"),
     *("templates", "static", "tests", "docker", "docs"),
 }
@@ -61,7 +62,13 @@ def test_no_layer_names_a_missing_module() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["requirements.lock", "requirements-test.lock", "requirements-vllm.lock"]
+    "name",
+    [
+        "requirements.lock",
+        "requirements-forecast.lock",
+        "requirements-test.lock",
+        "requirements-vllm.lock",
+    ],
 )
 def test_lock_file_pins_hashes_and_holds_no_address(name: str) -> None:
     text = (ROOT / name).read_text()
@@ -82,7 +89,8 @@ def test_test_lock_holds_every_runtime_pin_unchanged() -> None:
         assert found
         return set(found)
 
-    assert pins("requirements.lock") <= pins("requirements-test.lock")
+    assert pins("requirements.lock") <= pins("requirements-forecast.lock")
+    assert pins("requirements-forecast.lock") <= pins("requirements-test.lock")
 
 
 def test_bootstrap_needs_nothing_but_the_standard_library() -> None:
