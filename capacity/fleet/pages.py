@@ -11,7 +11,7 @@ from capacity.fleet.services import set_capacity_limit
 from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
 from console.errors import DomainError
-from console.web.forms import ServiceForm
+from console.web.forms import ServiceForm, WholeNumberField
 from console.web.htmx import render
 from console.web.tables import Column, number, pager
 from console.web.views import page
@@ -103,7 +103,7 @@ class CapacityLimitForm(ServiceForm):
     dimension = forms.ChoiceField(
         label="Of", choices=[(one.value, _LIMITED[one]) for one in LIMITED]
     )
-    amount = forms.IntegerField(
+    amount = WholeNumberField(
         label="At most",
         required=False,
         min_value=0,

@@ -11,6 +11,7 @@ from capacity.simulation.profiles import PROFILES, named
 from console.accounts.selectors import Permission, require
 from console.errors import NotFound
 from console.web import units
+from console.web.forms import WholeNumberField
 from console.web.htmx import render
 from console.web.views import page
 
@@ -39,13 +40,13 @@ class LabForm(forms.Form):
     """A demand and a fleet. Percentages are 0 to 100 here, ratios below."""
 
     profile = forms.ChoiceField(label="Model and GPU", choices=[(name, name) for name in PROFILES])
-    replicas = forms.IntegerField(
+    replicas = WholeNumberField(
         min_value=1,
         max_value=10_000,
         label="Replicas",
         widget=forms.NumberInput(attrs={"data-slider": "200"}),
     )
-    domains = forms.IntegerField(label="Failure domains", min_value=1, max_value=16)
+    domains = WholeNumberField(label="Failure domains", min_value=1, max_value=16)
     rate_rps = _number("Requests per second", 0.01, 100_000, 0.01)
     input_tokens = _number("Input tokens", 1, 1_000_000, 1)
     output_tokens = _number("Output tokens", 1, 100_000, 1)

@@ -1,8 +1,25 @@
 """Form base: what a person typed goes to one service call, its refusals come back to the fields."""
 
+import re
+
 from django import forms
 
 from console.errors import DomainError
+
+_WHOLE = re.compile(r"\s*-?[0-9]{1,18}\s*\Z", re.ASCII)
+
+
+class WholeNumberField(forms.IntegerField):
+    """A whole number as people write one: Python would also read `1_000` and other scripts' digits.
+
+    Eighteen digits at most, so that it fits the database's columns.
+    """
+
+    def to_python(self, value: object) -> int | None:
+        """The number, None for an empty input; raises `ValidationError`."""
+        if value not in self.empty_values and _WHOLE.match(str(value)) is None:
+            raise forms.ValidationError("Enter a whole number, in digits only.")
+        return super().to_python(value)
 
 
 class ServiceForm(forms.Form):

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 UNKNOWN = "—"
 NANO = 1_000_000_000
+MOST_NANOUSD = 2**63 - 1  # what the database holds
 MINUTE_S = 60
 HOUR_S = 3600
 DAY_S = 86400
@@ -125,11 +126,14 @@ def usd_text(nanousd: int) -> str:
 
 
 def parse_usd(text: str) -> int:
-    """Nano-dollars of a decimal string; raises `ValueError` if it is not one, or is finer."""
-    value = Decimal(text) if _is_plain(text) else None
-    if value is None or value != value.quantize(Decimal(1).scaleb(-9)):
-        raise ValueError(f"not an amount in USD with at most nine decimals: {text!r}")
-    return int(value * NANO)
+    """Nano-dollars of a decimal string; raises `ValueError` if it is not one, finer or absurd."""
+    scaled = Decimal(text).scaleb(9) if _is_plain(text) else None
+    if scaled is None or scaled != int(scaled) or abs(scaled) > MOST_NANOUSD:
+        raise ValueError(
+            "not an amount in USD with at most nine decimals,"
+            f" up to {MOST_NANOUSD // NANO:,}: {text[:40]!r}"
+        )
+    return int(scaled)
 
 
 def _is_plain(text: str) -> bool:

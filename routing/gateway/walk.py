@@ -113,12 +113,16 @@ class Walk:
             self._read(exchange)
             or self._resolve(exchange)
             or self._estimate(exchange)
-            or self.overrides.refusal(exchange)
+            or self._overridden(exchange)
         )
         if refusal is not None:
             self._refuse(exchange, refusal)
             return None
         return self._reserve(exchange)
+
+    def _overridden(self, exchange: Exchange) -> Refusal | None:
+        """An idempotent call is asked about only when it turns out to be new: see `_reserved`."""
+        return None if exchange.once else self.overrides.refusal(exchange)
 
     def _read(self, exchange: Exchange) -> Refusal | None:
         call = read_call(exchange.request.body, is_chat=exchange.is_chat)
@@ -204,6 +208,8 @@ class Walk:
             exchange.recording = Recording(self.vault)
         if exchange.is_gone:
             self._account_cancelled(exchange)
+        elif exchange.once and (refusal := self.overrides.refusal(exchange)):
+            self._give_up(exchange, refusal)
         else:
             self._route(exchange, _NOBODY)
 

@@ -8,7 +8,7 @@ from django.shortcuts import redirect
 from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
 from console.errors import DomainError
-from console.web.forms import ServiceForm
+from console.web.forms import ServiceForm, WholeNumberField
 from console.web.htmx import render
 from console.web.keyset import parse_id
 from console.web.tables import Column, pager
@@ -50,7 +50,7 @@ class OverrideForm(ServiceForm):
     )
     model = forms.CharField(required=False, max_length=200, help_text="Empty: every model.")
     tenant = forms.CharField(required=False, max_length=63, help_text="Its slug, for the last two.")
-    amount = forms.IntegerField(
+    amount = WholeNumberField(
         required=False,
         min_value=0,
         max_value=MAX_TOKENS,
@@ -63,7 +63,7 @@ class OverrideForm(ServiceForm):
         max_value=1,
         help_text="From 0 to below 1, of a shed class.",
     )
-    hold_s = forms.IntegerField(
+    hold_s = WholeNumberField(
         label="Lasts, s", initial=DEFAULT_HOLD_S, help_text="10 to 86,400; then it ends by itself."
     )
     reason = forms.CharField(max_length=300, help_text="Callers that it touches read this.")

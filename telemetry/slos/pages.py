@@ -8,7 +8,7 @@ from django.shortcuts import redirect
 from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
 from console.errors import DomainError
-from console.web.forms import ServiceForm
+from console.web.forms import ServiceForm, WholeNumberField
 from console.web.htmx import render
 from console.web.tables import Column, number
 from console.web.views import page
@@ -38,7 +38,7 @@ class ObjectiveForm(ServiceForm):
         choices=[("", "any class"), *((item.value, item.value) for item in WorkClass)],
     )
     metric = forms.ChoiceField(choices=METRICS)
-    threshold_ms = forms.IntegerField(
+    threshold_ms = WholeNumberField(
         label="Within, ms", min_value=1, max_value=600_000, help_text="500 suits interactive TTFT."
     )
     target_percent = forms.FloatField(

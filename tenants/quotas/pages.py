@@ -13,7 +13,7 @@ from console.accounts.person import acting
 from console.accounts.selectors import Permission, require
 from console.errors import DomainError
 from console.web import units
-from console.web.forms import ServiceForm
+from console.web.forms import ServiceForm, WholeNumberField
 from console.web.htmx import render
 from console.web.views import page
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
@@ -63,7 +63,7 @@ class LimitForm(ServiceForm):
     window = forms.ChoiceField(
         label="Over", choices=[(window.value, word) for window, word in _WINDOWS.items()]
     )
-    anchor_day = forms.IntegerField(
+    anchor_day = WholeNumberField(
         label="Beginning on day",
         required=False,
         min_value=1,

@@ -35,7 +35,8 @@ _LETTERS = bytes(range(65, 91)) + bytes(range(97, 123)) + b" "
 DENSE_SHARE = 5  # text of which more than a fifth is no letter or space is dense
 FRAME_SIGNS, FRAME_BYTES = 13, 28  # of {"role":"user","content":""}
 _SPACE = 0x20  # JSON white space is this or below
-_INT = re.compile(rb"-?[0-9]{1,15}\Z")
+_INT_DIGITS = 15
+_INT = re.compile(rb"-?[0-9]{1,%d}\Z" % _INT_DIGITS)
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _items = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -92,8 +93,8 @@ def _read(body: bytes, *, is_chat: bool) -> Call:
         _bad(f"The field {name!r} is not accepted.", name)
     call = Call()
     call.body = body
-    call.spans, call.end = _locate(body, fields)
     call.model = _read_model(fields)
+    call.spans, call.end = _locate(body, fields)
     call.is_stream = _read_bool(fields, "stream")
     call.stream_options = _read_options(fields)
     call.include_usage = bool(
@@ -236,6 +237,8 @@ def _read_int(fields: dict[str, msgspec.Raw], name: str, least: int) -> int | No
     if name not in fields or (raw := bytes(fields[name])) == b"null":
         return None
     if _INT.match(raw) is None or (value := int(raw)) < least:
+        if raw.isdigit() and len(raw) > _INT_DIGITS:
+            _bad(f"The field {name!r} is too large.", name)
         _bad(f"The field {name!r} must be a whole number of at least {least}.", name)
     if name in ("n", "best_of") and value > MAX_CHOICES_STATED:
         _bad(f"The field {name!r} is too large.", name)

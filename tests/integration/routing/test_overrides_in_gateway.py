@@ -58,6 +58,8 @@ def ask(gateway: GatewayProcess, secret: str = ACME_KEY, **options: Any) -> http
     headers = {"authorization": f"Bearer {secret}"}
     if work_class := options.pop("work_class", ""):
         headers["x-headrace-class"] = work_class
+    if name := options.pop("once", ""):
+        headers["idempotency-key"] = name
     with httpx.Client(timeout=30, trust_env=False) as client:
         url = f"{gateway.url}/v1/chat/completions"
         return client.post(url, json=body_of(**options), headers=headers)
@@ -82,6 +84,25 @@ def test_a_paused_class_is_refused_with_why_and_when_and_others_are_served(
         assert 50_000 < int(refused.headers["retry-after-ms"]) <= 72_000
         assert ask(gateway).status_code == 200
         rows(store, 2)  # nothing held, nothing charged, but what was served
+
+
+def test_a_call_that_was_answered_is_answered_again_whatever_is_paused_now(
+    store: Any, tmp_path: Path
+) -> None:
+    with UpstreamThread(QUICK) as upstream, serving(tmp_path, upstream) as gateway:
+        first = ask(gateway, work_class="batch", once="one")
+        set_in_force(store, PAUSE_BATCH)
+        again = ask(gateway, work_class="batch", once="one")
+        assert (again.status_code, again.content) == (200, first.content)
+        # A new one is refused, holds nothing, and its name stays free for a later try.
+        for _ in range(2):
+            refused = ask(gateway, work_class="batch", once="two")
+            assert error_of(refused.json()) == "class_paused"
+        assert len(upstream.completions) == 1
+        set_in_force(store)
+        assert ask(gateway, work_class="batch", once="two").status_code == 200
+        found = rows(store, 4)
+        assert [bool(event.spend_nanousd) for event in found] == [True, False, False, True]
 
 
 def test_a_set_is_obeyed_within_a_second_and_ends_by_itself_with_nobody_left(

