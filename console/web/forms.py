@@ -1,25 +1,22 @@
 """Form base: what a person typed goes to one service call, its refusals come back to the fields."""
 
-import re
-
 from django import forms
 
 from console.errors import DomainError
-
-_WHOLE = re.compile(r"\s*-?[0-9]{1,18}\s*\Z", re.ASCII)
+from console.web.units import parse_whole
 
 
 class WholeNumberField(forms.IntegerField):
-    """A whole number as people write one: Python would also read `1_000` and other scripts' digits.
-
-    Eighteen digits at most, so that it fits the database's columns.
-    """
+    """A whole number as people write one: see `units.parse_whole`."""
 
     def to_python(self, value: object) -> int | None:
         """The number, None for an empty input; raises `ValidationError`."""
-        if value not in self.empty_values and _WHOLE.match(str(value)) is None:
-            raise forms.ValidationError("Enter a whole number, in digits only.")
-        return super().to_python(value)
+        if value in self.empty_values:
+            return None
+        try:
+            return parse_whole(str(value))
+        except ValueError:
+            raise forms.ValidationError("Enter a whole number, in digits only.") from None
 
 
 class ServiceForm(forms.Form):

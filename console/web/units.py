@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 UNKNOWN = "—"
 NANO = 1_000_000_000
+MOST_DIGITS = 18  # of a whole number: fewer than the database holds
 MOST_NANOUSD = 2**63 - 1  # what the database holds
 MINUTE_S = 60
 HOUR_S = 3600
@@ -134,6 +135,18 @@ def parse_usd(text: str) -> int:
             f" up to {MOST_NANOUSD // NANO:,}: {text[:40]!r}"
         )
     return int(scaled)
+
+
+def parse_whole(text: str) -> int:
+    """A whole number as people write one: digits, and perhaps a minus, at most 18 of them.
+
+    Raises `ValueError`. Python's own `int` also reads `1_000`, other scripts' digits, and numbers
+    that no column holds.
+    """
+    digits = text.strip().removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= MOST_DIGITS):
+        raise ValueError(f"not a whole number of at most {MOST_DIGITS} digits: {text[:40]!r}")
+    return int(text)
 
 
 def _is_plain(text: str) -> bool:

@@ -110,7 +110,8 @@ class LimitForm(ServiceForm):
         cleaned["model"] = cleaned.get("model") or None
         try:
             is_money = cleaned.get("dimension") == Dimension.SPEND_NANOUSD.value
-            cleaned["amount"] = (units.parse_usd(text) if is_money else int(text)) if text else None
+            parse = units.parse_usd if is_money else units.parse_whole
+            cleaned["amount"] = parse(text) if text else None
         except ValueError:
             self.add_error("amount", "Write a plain number, such as 100.00 or 150000.")
         return cleaned

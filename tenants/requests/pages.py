@@ -73,7 +73,7 @@ class _AmountForm(ServiceForm):
         text = str(self.cleaned_data["amount"]).replace(",", "").strip()
         try:
             is_money = limit.dimension is Dimension.SPEND_NANOUSD
-            return units.parse_usd(text) if is_money else int(text)
+            return units.parse_usd(text) if is_money else units.parse_whole(text)
         except ValueError:
             self.add_error("amount", "Write a plain number, such as 100.00 or 150000.")
             return None
