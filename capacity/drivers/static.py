@@ -21,6 +21,9 @@ class StaticDriver:
 
     def check(self, spec: PoolSpec) -> None:
         """Raise `DriverError` unless every address is `host:port`."""
+        for name in spec.settings:
+            if name != "addresses":
+                raise DriverError(f"the static driver knows no setting {name!r}, only addresses")
         _addresses(spec)
 
     def start(self, spec: PoolSpec, ordinal: int) -> Handle:

@@ -72,8 +72,11 @@ def pool(request: HttpRequest, name: str) -> HttpResponseBase:
     require(request.user, Permission.VIEW_ALL)
     detail = pool_detail(name)
     row = sums_of(detail.pool)
+    beyond = len(detail.pool.replicas) - detail.pool.ready_replicas
     context = {
         "detail": detail,
+        # With as many ready as wanted: those that a rollout starts, or that drain.
+        "not_ready": f"as many ready as wanted, {beyond} not ready" if beyond else "",
         "row": row,
         "fresh_words": f"over {row.fresh} of {len(detail.pool.replicas)} replicas",
         "replicas": [

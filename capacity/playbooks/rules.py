@@ -155,19 +155,26 @@ def wanted(measure: Measure, document: Document, target: str) -> Wanted:
 
 def measure_words(measure: Measure, document: Document, target: str = "") -> str:
     """A measure in one line; without a target as the document says it."""
-    shown = target or ("it" if document.is_about_tenants else "the pool's model")
+    shown = target or ("" if document.is_about_tenants else "the pool's model")
     return words_of(wanted(measure, document, shown))
 
 
 def lost_ratio(replicas: Iterable[tuple[str, int, ReplicaHealth | None]], desired: int) -> float:
-    """Replicas lost over those wanted.
+    """Replicas lost over those wanted, and no more than the pool lacks.
 
     Each is `(lifecycle, failures in a row, health, None without a fresh report)`. One that is
     starting for the first time or draining on purpose is not lost; one that starts again after a
-    failure still is, until it is ready.
+    failure still is, until it is ready. While as many serve as are wanted, nothing is lost: what
+    fails beyond them (the new replica of a rollout) was never counted on.
     """
-    lost = sum(_is_lost(lifecycle, failures, health) for lifecycle, failures, health in replicas)
-    return min(1.0, lost / desired) if desired else 0.0
+    if not desired:
+        return 0.0
+    lost = serving = 0
+    for lifecycle, failures, health in replicas:
+        is_lost = _is_lost(lifecycle, failures, health)
+        lost += is_lost
+        serving += lifecycle == ReplicaLifecycle.READY and not is_lost
+    return min(lost, max(0, desired - serving)) / desired
 
 
 def _is_lost(lifecycle: str, failures: int, health: ReplicaHealth | None) -> bool:

@@ -4,10 +4,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from capacity.models import Pool, Replica
+from django.db.models import Max, Q
+
+from capacity.fleet.rules import ranked
+from capacity.models import Pool, Replica, ReplicaChange
 from capacity.playbooks.rules import Document, lost_ratio
 from console.web.live_state import pool_states
-from routing.contracts.enums import ReplicaHealth
+from routing.contracts.enums import ReplicaHealth, ReplicaLifecycle
 from telemetry.slices.signals import Spans, figures, offered_by_tenant, usual_offers
 from tenants.directory.selectors import slugs_of
 
@@ -94,9 +97,7 @@ def _pools(watched: Collection[str]) -> dict[str, Reading]:
         .select_related("model")
         .order_by("name")[:MAX_POOLS]
     )
-    replicas: dict[int, list[Replica]] = {}
-    for row in Replica.objects.filter(removed_at=None, pool__in=pools):
-        replicas.setdefault(row.pool_id, []).append(row)
+    replicas = _counted_on(pools)
     seen = pool_states([pool.name for pool in pools]) or {}
     found = {
         name: Reading(name, name, "", 0.0) for name in watched
@@ -114,6 +115,40 @@ def _pools(watched: Collection[str]) -> dict[str, Reading]:
             pool.desired_replicas,
         )
         found[pool.name] = Reading(pool.name, pool.name, pool.model.name, value)
+    return found
+
+
+def _counted_on(pools: Collection[Pool]) -> dict[int, list[Replica]]:
+    """By pool, the replicas whose loss is a loss: wanted ones that do work, or have done.
+
+    Left out: what a rollout holds back or has given up, what is beyond the wanted number, and what
+    breaks before it was ever ready.
+    """
+    rows = list(Replica.objects.filter(removed_at=None, is_retired=False, pool__in=pools))
+    broken = [row.pk for row in rows if row.lifecycle != ReplicaLifecycle.READY.value]
+    began = (
+        ReplicaChange.objects.filter(replica__in=broken)
+        .values("replica")
+        .annotate(
+            added=Max("id", filter=Q(before="")),
+            ready=Max("id", filter=Q(after=ReplicaLifecycle.READY.value)),
+        )
+        .values_list("replica", "added", "ready")
+    )
+    # Without a record of how it began, it counts.
+    never_ready = {pk for pk, added, ready in began if added is not None and added > (ready or 0)}
+    by_pool: dict[int, list[Replica]] = {}
+    for row in rows:
+        by_pool.setdefault(row.pool_id, []).append(row)
+    found: dict[int, list[Replica]] = {}
+    for pool in pools:
+        mine = by_pool.get(pool.pk, [])
+        wanted = ranked([row.ordinal for row in mine], pool.desired_replicas + pool.surge_replicas)
+        found[pool.pk] = [
+            row
+            for row in mine
+            if row.ordinal in wanted and not row.is_held and row.pk not in never_ready
+        ]
     return found
 
 

@@ -99,7 +99,8 @@ class StartForm(TypedConfirmation):
         label="Settings (JSON)",
         max_length=MAX_SPEC_CHARS,
         widget=forms.Textarea(attrs={"class": "middle", "spellcheck": "false"}),
-        help_text="As the pool's driver takes them. Unchanged: a rolling restart.",
+        help_text="All of them, as the pool's driver takes them: what is left out has its default. "
+        "Unchanged: every replica is restarted with the same settings.",
     )
     artifact = forms.ChoiceField(
         label="Artifact", required=False, help_text="A version of the model's weights to load."
@@ -227,7 +228,10 @@ def start_rollout(request: HttpRequest, name: str) -> HttpResponseBase:
         except DomainError as error:
             form.add_refusal(error)
         else:
-            messages.success(request, f"Rollout {rollout_id} of pool {name} has started.", "ok")
+            is_same = given["spec"] == pool.spec and not given["artifact"]
+            what = " It restarts every replica with the same settings." if is_same else ""
+            text = f"Rollout {rollout_id} of pool {name} has started.{what}"
+            messages.success(request, text, "ok")
             return redirect("rollout", rollout_id=rollout_id)
     context = {
         "pool": pool,

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from capacity.models import (
@@ -27,6 +27,13 @@ from routing.contracts.enums import ReplicaLifecycle
 MAX_LANES = 600  # of one rollout on a page: a full pool, there and back
 MAX_ARTIFACTS = 200
 _ACTIVE = tuple(state.value for state in ACTIVE)
+_OFF_COURSE = (
+    RolloutState.PAUSED.value,
+    RolloutState.ROLLING_BACK.value,
+    RolloutState.FAILED.value,
+)
+_GIVEN_UP = (RolloutState.ROLLED_BACK.value, RolloutState.CANCELLED.value)
+GIVEN_UP_SHOWN = timedelta(hours=24)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,31 @@ def rollouts_page(
     page = take(rows, order=("-id",), after=after, limit=limit)
     replaced = _replaced(page.rows)
     return page.map(lambda row: _row(row, replaced))
+
+
+@dataclass(frozen=True, slots=True)
+class OffCourse:
+    """A rollout that stands still, goes back, or did not get where it was to go."""
+
+    id: int
+    pool: str
+    state: str
+    state_label: str
+    cause: str
+
+
+def off_course(now: datetime, limit: int = DEFAULT_LIMIT) -> list[OffCourse]:
+    """Newest first, one query: each pool's last rollout, if it is not on its way or done.
+
+    One that came all the way back, or was aborted, is named for `GIVEN_UP_SHOWN`: a person knows.
+    """
+    given_up = Q(state__in=_GIVEN_UP, ended_at__gt=now - GIVEN_UP_SHOWN)
+    later = Rollout.objects.filter(pool=OuterRef("pool"), pk__gt=OuterRef("pk"))
+    rows = Rollout.objects.filter(given_up | Q(state__in=_OFF_COURSE)).filter(~Exists(later))
+    return [
+        OffCourse(row.pk, row.pool.name, row.state, row.get_state_display(), row.cause)
+        for row in rows.select_related("pool").order_by("-id")[:limit]
+    ]
 
 
 def rollout_detail(rollout_id: int) -> RolloutDetail:

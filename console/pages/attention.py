@@ -1,15 +1,18 @@
-"""Replicas and objectives that need a person now, and the order of everything: worst first."""
+"""What needs a person now, or is being done to traffic, and the order of it: worst first."""
 
 from collections.abc import Iterable, Mapping
 
 from django.urls import reverse
 
 from capacity.fleet.grid import kv_tone
+from capacity.playbooks.selectors import RunView
+from capacity.rollouts.selectors import OffCourse
 from console.pages.figures import ClassRow
 from console.web import units
 from console.web.live_state import SeenPool, age_of_ms
 from console.web.tables import Strip
 from routing.contracts.enums import ReplicaHealth
+from routing.overrides.selectors import OverrideView
 from telemetry.slos.selectors import ObjectiveState
 
 MAX_SHOWN = 50
@@ -70,6 +73,51 @@ def of_classes(rows: Iterable[ClassRow]) -> list[Strip]:
         )
         for row in rows
         if row.is_over and row.judged and row.objective and row.judged.bad >= MIN_BAD_NOW
+    ]
+
+
+def of_runs(runs: Iterable[RunView]) -> list[Strip]:
+    """Strips of playbooks at work: what each acts on, or would in a dry run."""
+    strips = []
+    for one in runs:
+        is_acting = one.state == "acting"
+        does = "acts on" if is_acting else "would act on"
+        url = reverse("playbook_run", kwargs={"name": one.playbook, "run_id": one.id})
+        since = f"{one.started_at:%H:%M} UTC"
+        text = f"Playbook {one.playbook} {does} {one.label} since {since}: step {one.depth}."
+        strips.append(Strip("warn", one.state if is_acting else "dry run", text, url, "Open run →"))
+    return strips
+
+
+def of_overrides(rows: Iterable[OverrideView], runs: Iterable[RunView]) -> list[Strip]:
+    """Strips of overrides in force, less those of the runs, which have strips of their own."""
+    named = {one.id for one in runs}
+    return [
+        Strip(
+            "warn",
+            "override",
+            f"Override until {one.ends_at:%H:%M} UTC: {one.words}."
+            + (f" By {one.author}." if one.author else ""),
+            reverse("overrides"),
+            "Open overrides →",
+        )
+        for one in rows
+        if one.run_id not in named
+    ]
+
+
+def of_rollouts(rows: Iterable[OffCourse]) -> list[Strip]:
+    """Strips of rollouts that stand still, go back or have stopped, with the cause."""
+    return [
+        Strip(
+            "bad" if one.state == "failed" else "warn",
+            "rollout",
+            f"Rollout {one.id} of pool {one.pool}: {one.state_label.lower()}."
+            + (f" {one.cause}" if one.cause else ""),
+            reverse("rollout", kwargs={"rollout_id": one.id}),
+            "Open rollout →",
+        )
+        for one in rows
     ]
 
 

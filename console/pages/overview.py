@@ -9,6 +9,8 @@ from django.utils import timezone
 
 from capacity.fleet.grid import sums_of
 from capacity.fleet.selectors import fleet_page
+from capacity.playbooks.selectors import active_runs
+from capacity.rollouts.selectors import off_course
 from console.accounts.selectors import Permission, can, visible_tenant_ids
 from console.audit.selectors import AuditFilter, trail
 from console.errors import Forbidden
@@ -21,6 +23,7 @@ from console.web import live_state
 from console.web.htmx import render
 from console.web.keyset import MAX_LIMIT
 from console.web.views import page
+from routing.overrides.selectors import overrides
 from telemetry.economics.rules import PoolCarbon
 from telemetry.economics.selectors import period
 from telemetry.slos.selectors import objectives, states
@@ -50,6 +53,11 @@ def overview(request: HttpRequest) -> HttpResponseBase:
     if seen is not None:
         for pool in pools.rows:
             strips += attention.of_pool(pool.name, seen.get(pool.name), pool.desired_replicas)
+    runs = active_runs(attention.MAX_SHOWN)
+    strips += attention.of_runs(runs)
+    in_force = overrides(only_active=True, limit=attention.MAX_SHOWN).rows
+    strips += attention.of_overrides(in_force, runs)
+    strips += attention.of_rollouts(off_course(now, attention.MAX_SHOWN))
     promised = objectives()
     strips += attention.of_objectives(states(promised, now=now))
     found = period(now - TASKS_SINCE, now)

@@ -84,6 +84,7 @@ def words_of(wanted: Wanted) -> str:
     """What it does, in one line."""
     where = f" of {wanted.model}" if wanted.model else ""
     name = f"class {wanted.work_class.value}{where}" if wanted.work_class else ""
+    tenant = f"tenant {wanted.tenant}" if wanted.tenant else "the tenant"
     match wanted.kind:
         case OverrideKind.PAUSE:
             return f"pause {name}"
@@ -92,6 +93,6 @@ def words_of(wanted: Wanted) -> str:
         case OverrideKind.OUTPUT_CAP:
             return f"{name}: at most {wanted.amount:,} output tokens"
         case OverrideKind.CONTEXT_CAP:
-            return f"tenant {wanted.tenant}{where}: prompts of at most {wanted.amount:,} tokens"
+            return f"{tenant}{where}: prompts of at most {wanted.amount:,} tokens"
         case OverrideKind.CONCURRENCY_CAP:
-            return f"tenant {wanted.tenant}: at most {wanted.amount:,} requests at once"
+            return f"{tenant}: at most {wanted.amount:,} requests at once"

@@ -127,6 +127,14 @@ def test_engine_that_still_loads_is_starting(state: Path) -> None:
         {"kv_blocks": "many"},
         {"kv_blocks": True},
         {"profile": 5},
+        {"profile": ["demo"]},
+        {"time_scale": float("inf")},
+        {"time_scale": float("nan")},
+        {"load_s": -1},
+        {"metric_names": "older"},
+        {"faults": "--port"},
+        {"artifact": "w\0"},
+        {"artifact": "w" * 401},
     ],
 )
 def test_bad_settings_are_refused_before_anything_starts(state: Path, settings: dict) -> None:
@@ -135,6 +143,17 @@ def test_bad_settings_are_refused_before_anything_starts(state: Path, settings: 
     with pytest.raises(DriverError):
         driver(state).start(PoolSpec("p", MODEL, settings), 0)
     assert not (state / "replicas").exists()
+
+
+@pytest.mark.parametrize("value", [1e30, 10**30, -5, 0, 1, 1_000_001, 2048.0, None, [2048]])
+def test_a_number_out_of_range_is_named_with_its_range(state: Path, value: object) -> None:
+    spec = PoolSpec("p", MODEL, {"profile": "demo", "kv_blocks": value})
+    with pytest.raises(DriverError) as refused:
+        driver(state).check(spec)
+    said = "setting 'kv_blocks' must be a whole number from 2 to 1,000,000"
+    assert str(refused.value) == said
+    for good in (2, 1_000_000):
+        driver(state).check(PoolSpec("p", MODEL, {"kv_blocks": good}))
 
 
 def test_name_that_would_leave_the_directory_is_refused(state: Path) -> None:
@@ -167,3 +186,9 @@ def test_static_pool_watches_its_addresses() -> None:
 def test_static_pool_needs_addresses(addresses: object) -> None:
     with pytest.raises(DriverError):
         StaticDriver().check(PoolSpec("p", MODEL, {"addresses": addresses}))
+
+
+def test_static_pool_knows_no_other_setting() -> None:
+    settings = {"addresses": ["127.0.0.1:1"], "kv_blocks": 5}
+    with pytest.raises(DriverError, match="no setting 'kv_blocks', only addresses"):
+        StaticDriver().check(PoolSpec("p", MODEL, settings))

@@ -74,7 +74,11 @@ def test_a_person_starts_one_and_sees_its_timeline(world: World) -> None:
     [
         ({"spec": "{"}, "This is not JSON"),
         ({"spec": "[1]"}, "Settings are one object"),
-        ({"spec": '{"profile": "none"}'}, "no engine profile"),
+        ({"spec": '{"profile": "none"}'}, "setting &#x27;profile&#x27; must be one of"),
+        (
+            {"spec": '{"kv_blocks": 1e30}'},
+            "setting &#x27;kv_blocks&#x27; must be a whole number from 2 to 1,000,000",
+        ),
         ({"spec": '{"a": NaN}'}, "NaN is not a JSON number"),
         ({"confirm": "p-b"}, "nothing was changed"),
         ({"load_limit_s": "1"}, "greater than or equal to 5"),
@@ -195,3 +199,24 @@ def test_rollouts_are_paged_by_key(world: World) -> None:
             break
         after = f"&after={page['next']}"
     assert seen == ["n2", "n1", "n0"]
+
+
+def test_settings_left_as_they_are_are_said_to_be_a_restart(world: World) -> None:
+    client = client_of(world, "ana")
+    fields = {**form_of(client, "p-a"), "spec": '{"profile": "demo"}'}
+    said = client.post("/fleet/pools/p-a/roll-out/", fields, follow=True).text
+    assert "It restarts every replica with the same settings." in said
+    assert "every replica is restarted with the same settings." in said
+    other = {**form_of(client, "p-b"), "spec": "{}"}
+    said = client.post("/fleet/pools/p-b/roll-out/", other, follow=True).text
+    assert "with the same settings" not in said
+    assert "—" in said  # the profile that it no longer states
+
+
+def test_a_pool_with_one_more_that_is_not_ready_is_not_all_ready(world: World) -> None:
+    client = client_of(world, "ana")
+    assert "all ready" in client.get("/fleet/pools/p-a/").text
+    factories.make_rollout(world, "p-a")
+    text = client.get("/fleet/pools/p-a/").text
+    assert "as many ready as wanted, 1 not ready" in text
+    assert "all ready" not in text

@@ -271,6 +271,9 @@ def test_a_repeated_call_starts_nothing_and_another_plan_is_refused() -> None:
     ("plan", "field"),
     [
         ({"spec": {"profile": "none"}}, "spec"),
+        ({"spec": {"kv_blocks": 10**30}}, "spec"),
+        ({"spec": {"kv_blocks": 0}}, "spec"),
+        ({"spec": {"kv_block": 4096}}, "spec"),
         ({"load_limit_s": 1}, "load_limit_s"),
         ({"warm_s": 99_999}, "warm_s"),
         ({"drain_limit_s": -1}, "drain_limit_s"),

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from capacity.playbooks.rules import SHIPPED, Document, lost_ratio, read, to_plain
+from capacity.playbooks.rules import (
+    SHIPPED,
+    Document,
+    lost_ratio,
+    measure_words,
+    read,
+    to_plain,
+)
 from routing.contracts.enums import ReplicaHealth
 from routing.overrides.rules import Fault
 
@@ -71,3 +78,21 @@ def test_lost_is_what_was_there_and_is_gone() -> None:
     assert lost_ratio([("loading", 0, None), ("draining", 3, lost)], 2) == 0
     assert lost_ratio([("loading", 1, None), ("failed", 1, None)], 2) == 1
     assert lost_ratio([("failed", 1, None)], 0) == 0
+
+
+def test_what_fails_beyond_the_wanted_number_is_not_lost() -> None:
+    ok, hung = ReplicaHealth.OK, ReplicaHealth.HUNG
+    assert lost_ratio([("ready", 0, ok), ("failed", 1, None)], 1) == 0
+    assert lost_ratio([("ready", 0, ok), ("ready", 0, hung)], 1) == 0
+    assert lost_ratio([("failed", 1, None), ("failed", 1, None)], 1) == 1
+    assert lost_ratio([("ready", 0, ok), ("loading", 2, None), ("failed", 1, None)], 2) == 0.5
+
+
+def test_a_document_names_its_tenant_in_words() -> None:
+    document = SHIPPED["noisy-tenant"]
+    measures = document.steps[0].measures
+    assert [measure_words(one, document) for one in measures] == [
+        "the tenant: prompts of at most 4,096 tokens",
+        "the tenant: at most 4 requests at once",
+    ]
+    assert measure_words(measures[1], document, "acme") == "tenant acme: at most 4 requests at once"
