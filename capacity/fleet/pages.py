@@ -76,7 +76,7 @@ def pool(request: HttpRequest, name: str) -> HttpResponseBase:
     context = {
         "detail": detail,
         # With as many ready as wanted: those that a rollout starts, or that drain.
-        "not_ready": f"as many ready as wanted, {beyond} not ready" if beyond else "",
+        "not_ready": f"{beyond} more not ready" if beyond else "",
         "row": row,
         "fresh_words": f"over {row.fresh} of {len(detail.pool.replicas)} replicas",
         "replicas": [

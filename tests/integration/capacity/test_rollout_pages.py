@@ -218,5 +218,5 @@ def test_a_pool_with_one_more_that_is_not_ready_is_not_all_ready(world: World) -
     assert "all ready" in client.get("/fleet/pools/p-a/").text
     factories.make_rollout(world, "p-a")
     text = client.get("/fleet/pools/p-a/").text
-    assert "as many ready as wanted, 1 not ready" in text
+    assert "1 more not ready" in text
     assert "all ready" not in text

@@ -57,9 +57,12 @@ def test_a_new_replica_that_dies_at_start_is_nobodys_loss() -> None:
 def test_a_new_replica_that_dies_beside_the_old_one_is_nobodys_loss() -> None:
     rollout_id = begin(warm_s=3600)
     until_step(rollout_id, "warm")
-    kill("p-1")
+    Replica.objects.filter(name="p-1").update(lifecycle="loading", handle={"failures": 1})
     evaluate_playbooks()
     assert not PlaybookRun.objects.exists()
+    Replica.objects.filter(name="p-0").update(lifecycle="loading", handle={"failures": 1})
+    evaluate_playbooks()
+    assert PlaybookRun.objects.get().start_value == 1.0
 
 
 def test_the_old_replica_is_a_loss_while_the_new_one_loads() -> None:
