@@ -17,6 +17,10 @@ _INPUT_TOKENS = Dimension.INPUT_TOKENS.value
 _OUTPUT_TOKENS = Dimension.OUTPUT_TOKENS.value
 _SPEND_NANOUSD = Dimension.SPEND_NANOUSD.value
 
+# `error_code` (routing.decision.types.Reason) of a request that itself is at fault: no other
+# upstream would have taken it.
+_OF_CALLER = ("invalid_request", "request_too_large")
+
 
 class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """One ended reservation, as the ledger stores it.
@@ -81,6 +85,18 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
             self.input_tokens > self.held_input_tokens
             or self.output_tokens > self.held_output_tokens
             or self.spend_nanousd > self.held_nanousd
+        )
+
+    @property
+    def is_refused(self) -> bool:
+        """An upstream answered that the request itself is at fault: a refusal, nobody's failure."""
+        return self.status is RequestStatus.FAILED and self.error_code in _OF_CALLER
+
+    @property
+    def has_failed(self) -> bool:
+        """We failed the caller; an answer cut short as much as one that never began."""
+        return (
+            self.status in (RequestStatus.FAILED, RequestStatus.INCOMPLETE) and not self.is_refused
         )
 
 

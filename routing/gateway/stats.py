@@ -112,21 +112,24 @@ class Stats:
         return row
 
     def ended(self, event: UsageEvent) -> None:
-        """Count an ended reservation."""
+        """Count an ended reservation; what an upstream refused as the caller's fault as refused."""
         row = self.slice_of((event.tenant_id, event.model, event.pool, event.work_class))
-        row.requests += 1
-        if event.status is RequestStatus.CANCELLED:
-            row.cancelled += 1
-        elif event.status is not RequestStatus.OK:
-            row.failed += 1
+        outcome: str = event.status
+        if event.is_refused:
+            outcome = "refused"
+            row.refused[event.error_code] = row.refused.get(event.error_code, 0) + 1
+        else:
+            row.requests += 1
+            row.cancelled += event.status is RequestStatus.CANCELLED
+            row.failed += event.has_failed
         row.input_tokens += event.input_tokens
         row.cached_tokens += event.cached_tokens
         row.output_tokens += event.output_tokens
         row.spend_nanousd += event.spend_nanousd
         tenant = self._tenants.get(event.tenant_id, OTHER)
         model = event.model if event.model in self._models else OTHER
-        self.requests[tenant, event.status] += 1
-        self.model_requests[model, event.status] += 1
+        self.requests[tenant, outcome] += 1
+        self.model_requests[model, outcome] += 1
         self.tokens[tenant, "input"] += event.input_tokens
         self.tokens[tenant, "cached"] += event.cached_tokens
         self.tokens[tenant, "output"] += event.output_tokens

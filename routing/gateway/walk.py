@@ -435,7 +435,8 @@ class Walk:
                 sealed = sealed_answer(self.vault, exchange)
                 self.accountant.end(exchange.hold, event, answer=sealed, done=done)
         cancelled_ms = ended_ms if status is RequestStatus.CANCELLED else None
-        self.accountant.shape(shape_row(exchange, end, status, cancelled_ms))
+        outcome = f"refused:{event.error_code}" if event.is_refused else status
+        self.accountant.shape(shape_row(exchange, end, outcome, cancelled_ms))
         self.stats.ended(event)
         self.calibration.observe(exchange.call.ask, event)
 

@@ -51,7 +51,13 @@ SLICE_COLUMNS = (
     Column("ttft_p95_ms", "p95", "ms", "ms", f"Accept to first token, first tokens {LAST_60_S}"),
     Column("ttft_p99_ms", "p99", "ms", "ms", "Unknown below 30 samples"),
     Column("failed", "Failed", "int", "", f"Requests that failed, {LAST_60_S}"),
-    Column("refused", "Refused", "int", "", f"Requests refused before a replica, {LAST_60_S}"),
+    Column(
+        "refused",
+        "Refused",
+        "int",
+        "",
+        f"Requests refused, not failed: by a limit, or invalid, {LAST_60_S}",
+    ),
     Column("spend_usd", "Spend", "usd", "USD", "Settled in the running minute and the 14 before"),
 )
 TENANT_COLUMNS = (
@@ -60,7 +66,13 @@ TENANT_COLUMNS = (
     Column(
         "ttft_p95_ms", "TTFT p95", "ms", "ms", f"Accept to first token, first tokens {LAST_60_S}"
     ),
-    Column("refused", "Refused", "int", "", f"Requests refused before a replica, {LAST_60_S}"),
+    Column(
+        "refused",
+        "Refused",
+        "int",
+        "",
+        f"Requests refused, not failed: by a limit, or invalid, {LAST_60_S}",
+    ),
     Column("spend_usd", "Spend", "usd", "USD", "Settled in the running minute and the 14 before"),
 )
 REPLICA_COLUMNS = (

@@ -1,7 +1,8 @@
 """Which objective judges a request, and how many of a minute's requests kept it.
 
 `total` counts ended requests that the caller did not cancel, and those that were refused for want
-of capacity: a refusal by the caller's own limit breaks no promise. Not good are: slower than the
+of capacity: a refusal by the caller's own limit, or of a request that is itself at fault, breaks no
+promise. Not good are: slower than the
 threshold (from merged sketches, so within 1 % of it), failed, refused for capacity. A request that
 fails after a slow first token counts as bad twice, never as good.
 """

@@ -64,20 +64,23 @@ def model_hours(*, since: datetime, until: datetime, model: str = "") -> list[Ho
     return [_row(dict(row), None, "", row["model"]) for row in ordered]
 
 
-def model_minutes(*, since: datetime, until: datetime) -> dict[str, tuple[int, int, int]]:
-    """Requests, input and output tokens of each model in the minutes of `[since, until)`."""
+def model_minutes(
+    *, since: datetime, until: datetime
+) -> dict[str, dict[datetime, tuple[int, int, int]]]:
+    """Requests, input and output tokens of each model's minutes of `[since, until)` with any."""
     rows = (
         UsageRollup.objects.filter(grain="m", start_at__gte=since, start_at__lt=until)
         .exclude(model="")
         .order_by()
-        .values("model")
+        .values("model", "start_at")
         .annotate(**_sums())
     )
-    counted: Iterable[dict[str, Any]] = (dict(row) for row in rows)
-    return {
-        row["model"]: (row["sum_requests"], row["sum_input_tokens"], row["sum_output_tokens"])
-        for row in counted
-    }
+    counted: Iterable[dict[str, Any]] = (dict(row) for row in rows[:ROWS_MAX])
+    found: dict[str, dict[datetime, tuple[int, int, int]]] = {}
+    for row in counted:
+        sums = (row["sum_requests"], row["sum_input_tokens"], row["sum_output_tokens"])
+        found.setdefault(row["model"], {})[row["start_at"]] = sums
+    return found
 
 
 def served_sizes(*, since: datetime) -> dict[str, list[tuple[int, int, int]]]:

@@ -17,8 +17,6 @@ GRAINS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}  # all aligned in UTC
 _OUTCOMES = frozenset(TaskOutcome)
 _GUESSED = (SettleKind.SWEPT, SettleKind.RECOVERED)
 _EXACT = (SettleKind.SETTLED, SettleKind.VOID)
-# An answer cut short failed its caller as much as one that never began.
-_FAILED = (RequestStatus.FAILED, RequestStatus.INCOMPLETE)
 
 TaskKey = tuple[int, str, str, str]  # tenant, task, model, pool
 RollupKey = tuple[str, int, Slice]  # grain, start in ms, slice
@@ -175,10 +173,10 @@ def _book_new(booking: Booking, line: Line, epoch: int) -> None:
         return  # a row to be found by, no request served: rollups and windows do not know it
     for key in booking.count(booked, booked.sums):
         rollup = booking.rollups[key]
-        rollup.failed += line.status in _FAILED
+        rollup.failed += line.has_failed
         rollup.cancelled += line.status is RequestStatus.CANCELLED
     if booked.task_id:
         task = booking.tasks[task_key(booked)]
-        task.failed += line.status in _FAILED
+        task.failed += line.has_failed
         task.cancelled += line.status is RequestStatus.CANCELLED
         booking.mark(line)

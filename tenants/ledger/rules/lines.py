@@ -131,6 +131,7 @@ class Line:
     booked: Booked
     epoch: int
     status: RequestStatus
+    has_failed: bool
     ended_at_ms: int
     columns: dict[str, object]
 
@@ -159,7 +160,15 @@ def line_of(entry_id: str, fields: Mapping[bytes, bytes]) -> Line:
         started_at_ms=event.started_at_ms,
         task_id=clean(event.task_id, _TEXTS["task_id"]),
     )
-    return Line(entry_id, booked, epoch, event.status, event.ended_at_ms, _columns(booked, event))
+    return Line(
+        entry_id=entry_id,
+        booked=booked,
+        epoch=epoch,
+        status=event.status,
+        has_failed=event.has_failed,
+        ended_at_ms=event.ended_at_ms,
+        columns=_columns(booked, event),
+    )
 
 
 def first_day_kept(now_ms: int, days_kept: int) -> date:

@@ -1,5 +1,6 @@
 """The gateway process: snapshots, start without the store, drain, status, frames, metrics."""
 
+import json
 import os
 import signal
 import socket
@@ -15,9 +16,11 @@ import pytest
 import redis
 
 from routing.contracts.process import GatewayStatus, decode_gateway_status
-from routing.contracts.slices import decode_frame
+from routing.contracts.slices import SliceDelta, decode_frame
 from routing.contracts.snapshot import encode_snapshot
 from routing.store import keys
+from telemetry.slos.rules import ObjectiveView, judge, whole
+from telemetry.stats.windows import SliceSum
 from tests.gatewaying import body_of, row, serving, stream, streaming, text_of
 from tests.stack import (
     ACME_KEY,
@@ -33,7 +36,7 @@ from tests.stack import (
     store_server,
     wait_until,
 )
-from tests.upstream import UpstreamThread, stream_script
+from tests.upstream import Script, Seen, UpstreamThread, json_script, stream_script
 
 
 def status_of(store: "redis.Redis[bytes]", name: str = "g0") -> GatewayStatus | None:
@@ -270,3 +273,37 @@ def test_served_model_is_spliced_in(tmp_path: Path, store: object) -> None:
         with serving(tmp_path, upstream, pools={"p1": served}) as gateway:
             assert gateway.chat().status_code == 200
             assert upstream.completions[0].json["model"] == "org/Alpha-8B"
+
+
+def test_an_upstreams_400_is_a_refusal_everywhere_and_its_500_a_failure(
+    tmp_path: Path, store: "redis.Redis[bytes]"
+) -> None:
+    def script_of(seen: Seen) -> Script:
+        wish = json.loads(seen.body)["messages"][0]["content"]
+        return json_script({"error": {"message": "bad"}}, 400 if wish == "picture" else 500)
+
+    with UpstreamThread() as upstream, serving(tmp_path, upstream) as gateway:
+        upstream.choose = script_of
+        for wish, status in (("picture", 400), ("boom", 502)):
+            messages = [{"role": "user", "content": wish}]
+            assert gateway.chat(messages=messages).status_code == status
+
+        def sums() -> list[SliceDelta]:
+            frames = [decode_frame(f[b"f"]) for _, f in store.xrange(keys.SLICE_FRAMES)]
+            return [r for f in frames for r in f.rows]
+
+        def ended() -> bool:
+            return sum(r.requests + sum(r.refused.values()) for r in sums()) == 2
+
+        wait_until(ended, 4, "both counted, each once")
+        assert sum(r.requests for r in sums()) == sum(r.failed for r in sums()) == 1
+        assert [r.refused for r in sums() if r.refused] == [{"invalid_request": 1}]
+        found = wait_until(lambda: len(r := shape_rows(store)) == 2 and r, 4, "two shapes")
+        assert [r.outcome for r in found] == ["refused:invalid_request", "failed"]
+        page = httpx.get(f"{gateway.admin_url}/metrics", trust_env=False).text
+        assert 'model_requests_total{model="alpha-8b",outcome="refused"} 1' in page
+        counted = [
+            SliceSum(requests=r.requests, failed=r.failed, refused=r.refused) for r in sums()
+        ]
+        judged = whole(judge(one, ObjectiveView(1, "", "", "ttft", 500, 0.99)) for one in counted)
+        assert (judged.total, judged.good) == (1, 0)  # the caller's fault is not judged

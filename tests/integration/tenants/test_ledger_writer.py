@@ -64,13 +64,16 @@ def test_settled_request_becomes_one_row_with_rollups(
 ) -> None:
     gateway.serve(party)
     gateway.serve(party, status=RequestStatus.FAILED, spend_nanousd=0, output_tokens=0)
+    # refused by a second upstream as the caller's fault, after the first had lost it
+    refused = {"error_code": "invalid_request", "http_status": 400, "spend_nanousd": 0}
+    gateway.serve(party, status=RequestStatus.FAILED, output_tokens=0, **refused)
     gateway.serve(party, status=RequestStatus.CANCELLED, output_tokens=2, spend_nanousd=100)
     make_writer_cycle()
-    assert assert_exact(gateway, party) == {"req": 3, "in": 30, "out": 7, "usd": 400}
+    assert assert_exact(gateway, party) == {"req": 4, "in": 40, "out": 7, "usd": 400}
     assert rows(
         "SELECT sum(failed), sum(cancelled), sum(cached_tokens) FROM tenants_usagerollup"
         " WHERE grain = 'h'"
-    ) == [(1, 1, 12)]
+    ) == [(1, 1, 16)]
 
 
 def test_position_is_acknowledged_and_stream_trimmed(

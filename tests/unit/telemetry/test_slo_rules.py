@@ -45,7 +45,7 @@ def test_slow_failed_and_shed_requests_are_not_kept() -> None:
 
 
 def test_a_refusal_by_the_callers_own_limit_breaks_no_promise() -> None:
-    assert judge(SliceSum(refused={"rate_limited": 9}), EVERY) == Judged(0, 0)
+    assert judge(SliceSum(refused={"rate_limited": 9, "invalid_request": 3}), EVERY) == Judged(0, 0)
 
 
 def test_good_is_never_below_zero() -> None:
