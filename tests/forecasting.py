@@ -15,6 +15,7 @@ from capacity.models import Forecast
 from tenants.models import ApiKey, UsageRollup
 from tests import factories
 
+SOON = hour_of(timezone.now()) + timedelta(minutes=30)  # a moment that no hour ends near
 ROOT = Path(__file__).parent
 DEMO_DAYS = ROOT.parent / "console" / "demo" / "data" / "servegen_9_days.csv"
 M_LARGE = ROOT / "data" / "servegen_m-large_demand_10min_days0-8.csv.gz"
@@ -52,6 +53,21 @@ def roll_hours(
             )
         )  # fmt: skip
     UsageRollup.objects.bulk_create(rows)
+
+
+def roll_minutes(world: factories.World, slug: str, *, minutes: int, requests: int) -> None:
+    """The last minutes before `SOON`, the last one whole, with the hour that they add up to."""
+    key = ApiKey.objects.get(pk=world.keys[slug].id)
+    starts = [("m", SOON - timedelta(minutes=back), 1) for back in range(1, minutes + 1)]
+    UsageRollup.objects.bulk_create(
+        UsageRollup(
+            grain=grain, start_at=at, tenant_id=key.tenant_id, project_id=key.project_id,
+            key_id=key.pk, model="llama-8b", pool="p-a", work_class="standard", region="eu",
+            requests=requests * count, input_tokens=900 * requests * count,
+            output_tokens=150 * requests * count, spend_nanousd=0,
+        )
+        for grain, at, count in [*starts, ("h", hour_of(SOON), minutes)]
+    )  # fmt: skip
 
 
 def make_forecast(

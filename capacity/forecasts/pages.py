@@ -25,7 +25,7 @@ PLAN_COLUMNS = (
     Column("Pool"),
     Column("Model"),
     Column("State", meaning="Ready replicas against the largest need"),
-    number("Ready", meaning="Replicas of this kind that serve the model"),
+    number("Ready", meaning="Replicas that serve the model, in all its pools"),
     number("Now", meaning="Replicas that the demand alone takes"),
     number("Domain lost", meaning="So many that enough are left without one failure domain"),
     number("Quarter lost", meaning="So many that enough are left without a quarter of the fleet"),

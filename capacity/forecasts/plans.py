@@ -1,7 +1,8 @@
 """Replicas that each pool's model takes: from its demand, its profile and its failure domains.
 
 Closed forms only (`capacity.forecasts.rules.sizing`); no simulation, so tails are not in it. A pool
-is judged as if all replicas of its model were of its kind: `have` counts those that are.
+is judged as if all replicas of its model were of its kind: those of every pool that serves the
+model are counted against the model's demand, and so are their domains.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,16 @@ from django.db.models import Count, Q
 
 from capacity.forecasts.history import LEDGER
 from capacity.forecasts.rules.backtest import DAY_AHEAD, HOUR_AHEAD
-from capacity.forecasts.rules.demand import Rates, Seen, binned, demands_of
-from capacity.forecasts.rules.series import HOUR
+from capacity.forecasts.rules.demand import (
+    MEASURED_MINUTES,
+    MINUTE,
+    Rates,
+    Seen,
+    binned,
+    demands_of,
+    measured,
+)
+from capacity.forecasts.rules.series import HOUR, hour_of
 from capacity.forecasts.rules.sizing import Plan, need_of, plan_of
 from capacity.models import Driver, Forecast, Pool, PoolPlan
 from capacity.models.forecast import MEASURES
@@ -25,18 +34,21 @@ from tenants.ledger.demand import model_hours, model_minutes, served_sizes
 POOLS_MAX = 500  # planned in one run
 ITL_TARGET_S = 0.050  # mean time between tokens: the interactive class's target
 RETRY_RATIO = 0.1  # at worst one request in ten is sent again (the retry budget)
-MINUTES = timedelta(minutes=15)
 _P95 = 2  # place in a point
 DAY_BASIS, HOUR_BASIS = "p95, next 24 h", "p95, next hour"
-BUSIEST_BASIS, MINUTES_BASIS = "busiest of last 24 h", "last 15 min"
+BUSIEST_BASIS = "busiest of last 24 h"
+MINUTES_BASIS, NEW_BASIS = "last {} min", "last {} min, all so far"  # of whole minutes
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A model's demand in its largest hour, and where it is taken from."""
+    """A model's demand in its largest hour, and where it is taken from.
+
+    `rates` None: it began to be asked for less than a whole minute ago.
+    """
 
     basis: str
-    rates: Rates
+    rates: Rates | None
 
 
 def plans_of(run_id: int, now: datetime, as_of: datetime) -> list[PoolPlan]:
@@ -46,14 +58,9 @@ def plans_of(run_id: int, now: datetime, as_of: datetime) -> list[PoolPlan]:
     planned = demand_by_model(now, as_of)
     sizes = served_sizes(since=now - timedelta(days=1))
     seen = {model: binned(rows) for model, rows in sizes.items()}
-    profiles = {pool.pk: profile_of(pool) for pool in pools}
     rows = []
     for pool in pools:
-        peers = [
-            one
-            for one in pools
-            if one.model_id == pool.model_id and profiles[one.pk] == profiles[pool.pk]
-        ]
+        peers = [one for one in pools if one.model_id == pool.model_id]
         row = PoolPlan(
             run_id=run_id,
             pool=pool.name,
@@ -61,10 +68,8 @@ def plans_of(run_id: int, now: datetime, as_of: datetime) -> list[PoolPlan]:
             domains=len({one.domain_id for one in peers}),
             ready_replicas=sum(ready.get(one.pk, 0) for one in peers),
         )
-        profile = profiles[pool.pk]
-        rows.append(
-            _planned(row, profile, planned.get(pool.model.name), seen.get(pool.model.name, []))
-        )
+        of_model = planned.get(pool.model.name), seen.get(pool.model.name, [])
+        rows.append(_planned(row, profile_of(pool), *of_model))
     return rows
 
 
@@ -84,17 +89,23 @@ def profile_of(pool: Pool) -> EngineProfile | None:
 
 
 def demand_by_model(now: datetime, as_of: datetime) -> dict[str, Planned]:
-    """Each model's largest hour: forecast if there is one, else what was seen."""
-    found = {
-        model: Planned(MINUTES_BASIS, _per_hour(sums))
-        for model, sums in model_minutes(since=now - MINUTES, until=now).items()
-    }
+    """Each model's largest hour: forecast if there is one, else what was seen.
+
+    Seen is the larger of the busiest hour and the last minutes: traffic that has just begun is
+    lost in the mean of its first hour.
+    """
     busiest: dict[str, list[int]] = {}
+    began: dict[str, datetime] = {}
     for row in model_hours(since=as_of - 24 * HOUR, until=as_of):
+        began.setdefault(row.model, row.hour_at)  # oldest first
         peak = busiest.setdefault(row.model, [0, 0, 0])
         for at, measure in enumerate(MEASURES):
             peak[at] = max(peak[at], getattr(row, measure))
-    found |= {model: Planned(BUSIEST_BASIS, Rates(*sums)) for model, sums in busiest.items()}
+    found = _just_seen(now, began)
+    for model, sums in busiest.items():
+        rates, just = Rates(*sums), found.get(model)
+        if just is None or just.rates is None or _tokens(just.rates) <= _tokens(rates):
+            found[model] = Planned(BUSIEST_BASIS, rates)
     for horizon, basis in ((HOUR_AHEAD, HOUR_BASIS), (DAY_AHEAD, DAY_BASIS)):
         found |= {
             model: Planned(basis, rates) for model, rates in _forecast(horizon, as_of).items()
@@ -117,8 +128,25 @@ def _forecast(horizon_h: int, as_of: datetime) -> dict[str, Rates]:
     }
 
 
-def _per_hour(sums: Sequence[int]) -> Rates:
-    return Rates(*(amount * (HOUR / MINUTES) for amount in sums))
+def _just_seen(now: datetime, began: Mapping[str, datetime]) -> dict[str, Planned]:
+    """Demand of the last minutes of each model; `began` is its first known whole hour."""
+    since = hour_of(now - (MEASURED_MINUTES + 1) * MINUTE)
+    found = {}
+    for model, minutes in model_minutes(since=since, until=now).items():
+        is_new = began.get(model, since) >= since
+        just = measured(minutes, now, is_new=is_new)
+        if just is None:
+            found[model] = Planned("", None)
+            continue
+        rates, count = just
+        is_short = count < MEASURED_MINUTES
+        basis = NEW_BASIS if is_short else MINUTES_BASIS
+        found[model] = Planned(basis.format(count), rates)
+    return found
+
+
+def _tokens(rates: Rates) -> float:
+    return rates.input_tokens + rates.output_tokens
 
 
 def _ready_counts() -> Mapping[int, int]:
@@ -136,6 +164,9 @@ def _planned(
     row.profile = profile.name
     if planned is None:
         row.trouble = "No request of this model was seen in the last day."
+        return row
+    if planned.rates is None:
+        row.trouble = "Its first requests came less than two minutes ago: forecast again soon."
         return row
     demands = demands_of(seen, planned.rates)
     plan = plan_of(need_of(profile, demands, ITL_TARGET_S, retry_ratio=RETRY_RATIO), row.domains)

@@ -70,7 +70,7 @@ def document_of(figures: Mapping[str, Any]) -> Document:
     since, until = (units.moment(_instant(figures[name]), zone) for name in ("since", "until"))
     return Document(
         title="Capacity report",
-        period=f"{since} to {until}",
+        period=f"{since} to {until}{_left_out(figures)}",
         facts=_facts(figures),
         sections=(
             _demand(figures, zone),
@@ -83,10 +83,19 @@ def document_of(figures: Mapping[str, Any]) -> Document:
     )
 
 
+def _left_out(figures: Mapping[str, Any]) -> str:
+    minutes = figures.get("left_out_min", 0)  # older reports do not say
+    if not minutes:
+        return ""
+    return f", the last whole hour; {minutes} min of traffic after it are not in it"
+
+
 def _facts(figures: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
     totals = figures["totals"]
     kv = [pool["kv_max_ratio"] for pool in figures["pools"] if pool["kv_max_ratio"] is not None]
-    short = sum(plan["short_by"] for plan in figures["plans"])
+    short: dict[str, int] = {}  # by model: each of its pools counts all of its replicas
+    for plan in figures["plans"]:
+        short[plan["model"]] = max(short.get(plan["model"], 0), plan["short_by"])
     return (
         ("Requests", units.count(totals["requests"]), ""),
         ("Failed", units.count(totals["failed"]), ""),
@@ -94,7 +103,7 @@ def _facts(figures: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
         ("Output", units.count(totals["output_tokens"]), "tok"),
         ("Spend", units.usd_short(totals["spend_nanousd"]), "USD"),
         ("KV max", units.percent(max(kv, default=None)), ""),
-        ("Replicas short", units.count(short), ""),
+        ("Replicas short", units.count(sum(short.values())), ""),
     )
 
 

@@ -4,12 +4,15 @@ Work grows with the square of a prompt, so means are not enough: requests are pu
 an octave of input and of output, and each bin is a demand of its own (decision-core, section 2).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from math import log2
 
 from capacity.simulation.closed_forms import Demand
 
+MINUTE = timedelta(minutes=1)
+MEASURED_MINUTES = 15
 BINS_PER_OCTAVE = 2
 BINS_MAX = 400  # 20 octaves of input and of output, two bins each, filled sparsely
 
@@ -31,6 +34,25 @@ class Rates:
     requests: float
     input_tokens: float
     output_tokens: float
+
+
+def measured(
+    minutes: Mapping[datetime, tuple[int, int, int]], now: datetime, *, is_new: bool
+) -> tuple[Rates, int] | None:
+    """Demand an hour, from sums of whole minutes, and over how many: `MEASURED_MINUTES` at most.
+
+    `is_new`: nothing came before the first of `minutes`. Then only those after it count, for it
+    began somewhere inside and what came before it is no lull. None: not one whole minute yet.
+    """
+    until = now.replace(second=0, microsecond=0)
+    since = until - MEASURED_MINUTES * MINUTE
+    if is_new and minutes:
+        since = max(since, min(minutes) + MINUTE)
+    count = (until - since) // MINUTE
+    if count < 1:
+        return None
+    inside = [sums for at, sums in minutes.items() if since <= at < until]
+    return Rates(*(sum(sums[at] for sums in inside) * 60 / count for at in range(3))), count
 
 
 def binned(rows: Iterable[tuple[int, int, int]]) -> list[Seen]:

@@ -16,7 +16,7 @@ from capacity.forecasts import tasks as forecast_tasks
 from capacity.forecasts.imports import forget_source
 from capacity.forecasts.rules.series import hour_of
 from capacity.forecasts.services import JOB_KIND, begin_run, finish_run, forecast_next
-from capacity.models import DemandHour, Forecast, ForecastRun, PoolPlan
+from capacity.models import DemandHour, FailureDomain, Forecast, ForecastRun, Pool, PoolPlan
 from capacity.models.forecast import MEASURES
 from console.errors import InvalidInput
 from console.jobs import services as jobs
@@ -24,7 +24,15 @@ from console.jobs import tasks
 from console.jobs.registry import handler_of
 from console.models import AuditEvent, Job
 from tests import factories
-from tests.forecasting import DEMO_DAYS, M_LARGE, daily, import_servegen, roll_hours
+from tests.forecasting import (
+    DEMO_DAYS,
+    M_LARGE,
+    SOON,
+    daily,
+    import_servegen,
+    roll_hours,
+    roll_minutes,
+)
 from tests.stack import ROOT
 
 # Fitting takes longer than a transaction may idle: each test has its rows committed.
@@ -178,11 +186,46 @@ def test_a_pool_without_profile_or_demand_says_why(world):
 
 
 def test_what_was_just_served_is_planned_for_before_any_forecast_can_be(world):
-    factories.make_usage(world, "acme", 20)
-    run = run_whole()
-    plan = PoolPlan.objects.get(run=run, pool="p-a")
-    assert plan.basis in {"last 15 min", "busiest of last 24 h"}
-    assert plan.rate_rps > 0
+    roll_minutes(world, "acme", minutes=4, requests=240)
+    run_id = begin_run(now=SOON)
+    finish_run(run_id, now=SOON)
+    plan = PoolPlan.objects.get(run=run_id, pool="p-a")
+    # the first minute began somewhere inside: three whole ones are left, none of them averaged
+    # away with the eleven before
+    assert (plan.basis, plan.rate_rps) == ("last 3 min, all so far", pytest.approx(4.0))
+
+
+def test_a_first_hour_that_was_mostly_empty_does_not_hide_what_comes_now(world):
+    roll_minutes(world, "acme", minutes=4, requests=240)
+    hour = hour_of(SOON)
+    roll_hours(world, "acme", hour, 1, amounts=lambda _: (200, 180_000, 30_000))
+    run_id = begin_run(now=SOON)
+    finish_run(run_id, now=SOON)
+    plan = PoolPlan.objects.get(run=run_id, pool="p-a")
+    assert (plan.basis, plan.rate_rps) == ("last 15 min", pytest.approx(960 / 900))
+
+
+def test_traffic_of_less_than_a_whole_minute_is_no_measure(world):
+    roll_minutes(world, "acme", minutes=1, requests=56)
+    run_id = begin_run(now=SOON)
+    finish_run(run_id, now=SOON)
+    plan = PoolPlan.objects.get(run=run_id, pool="p-a")
+    assert "less than two minutes" in plan.trouble
+    assert plan.rate_rps is None
+
+
+def test_pools_of_two_revisions_share_their_models_demand_and_domains(world):
+    factories.create_domain(region="eu", slug="eu-b", actor=factories.ACTOR)
+    factories.make_pools(world, {"p-b": 3})
+    Pool.objects.filter(name="p-b").update(
+        domain=FailureDomain.objects.get(slug="eu-b"), spec={"profile": "demo", "time_scale": 2.0}
+    )
+    roll_hours(world, "acme", hour_of(SOON), 5 * 24)
+    run_id = begin_run(now=SOON)
+    finish_run(run_id, now=SOON)
+    plans = PoolPlan.objects.filter(run=run_id, pool__in=["p-a", "p-b"])
+    assert {(plan.ready_replicas, plan.domains) for plan in plans} == {(5, 2)}
+    assert all(plan.need_domain_lost for plan in plans)
 
 
 def test_the_command_imports_and_forgets_and_refuses_with_the_field(world, tmp_path):

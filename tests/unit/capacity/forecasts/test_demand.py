@@ -4,7 +4,15 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from capacity.forecasts.rules.demand import BINS_MAX, Rates, Seen, binned, demands_of
+from capacity.forecasts.rules.demand import (
+    BINS_MAX,
+    MINUTE,
+    Rates,
+    Seen,
+    binned,
+    demands_of,
+    measured,
+)
 from capacity.forecasts.rules.series import HISTORY_MAX_H, HOUR, filled, hour_of, unbroken
 from capacity.simulation.closed_forms import work_of
 from capacity.simulation.profiles import named
@@ -65,3 +73,21 @@ def test_history_is_bounded():
 def test_hours_are_those_of_utc():
     india = timezone(timedelta(hours=5, minutes=30))
     assert hour_of(datetime(2025, 11, 30, 17, 45, tzinfo=india)) == NOON
+
+
+def test_minutes_before_the_first_request_are_no_lull():
+    now = NOON + timedelta(seconds=40)
+    each = (240, 240_000, 24_000)
+    old = {NOON - at * MINUTE: each for at in range(20)}
+    assert measured(old, now, is_new=False) == (Rates(14_400, 14_400_000, 1_440_000), 15)
+    # began 14 s into 11:57: 11:58 and 11:59 are whole, the running minute is not
+    new = {NOON - 3 * MINUTE: (184, 184_000, 18_400)}
+    new |= {NOON - at * MINUTE: each for at in (2, 1)} | {NOON: (160, 160_000, 16_000)}
+    assert measured(new, now, is_new=True) == (Rates(14_400, 14_400_000, 1_440_000), 2)
+    assert measured({NOON: each}, now, is_new=True) is None
+    assert measured({NOON - MINUTE: each}, now, is_new=True) is None
+    # known for longer, but silent since: that is a lull
+    assert measured({NOON - 3 * MINUTE: each}, now, is_new=False) == (
+        Rates(960, 960_000, 96_000),
+        15,
+    )
