@@ -14,7 +14,7 @@ from capacity.forecasts.rules.bands import Band
 from capacity.forecasts.rules.series import HOUR
 from capacity.forecasts.selectors import MODELS_MAX, Point, plans, said_a_day_ahead
 from capacity.models.forecast import MEASURES
-from capacity.reports.rules.due import Period
+from capacity.reports.rules.due import Period, unfinished_min
 from console.audit.selectors import acts_between
 from telemetry.exporters.prometheus import HistoryAwayError, is_configured, query_range
 from telemetry.pools.selectors import pool_hours, pool_periods
@@ -40,8 +40,8 @@ _KV = 'max by (model_name) (max_over_time({__name__="vllm:kv_cache_usage_perc"}[
 _WAITING = 'max by (model_name) (max_over_time({__name__="vllm:num_requests_waiting"}[1h]))'
 
 
-def gather(period: Period, zone: str) -> dict[str, Any]:
-    """All figures of a period."""
+def gather(period: Period, zone: str, *, asked_at: datetime | None = None) -> dict[str, Any]:
+    """All figures of a period; `asked_at` when a person asked for its last whole hours."""
     since, until = period.since, period.until
     pools = pool_periods(since=since, until=until)
     run, planned = plans(until=until + 24 * HOUR)
@@ -50,6 +50,7 @@ def gather(period: Period, zone: str) -> dict[str, Any]:
         "since": since.isoformat(),
         "until": until.isoformat(),
         "timezone": zone,
+        "left_out_min": unfinished_min(asked_at) if asked_at else 0,
         "totals": asdict(ledger_totals(tenant_ids=None, since=since, until=until)),
         "demand": _demand(since, until),
         "objectives": [

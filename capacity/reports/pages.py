@@ -5,13 +5,14 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils import timezone
 
 from capacity.reports import selectors, services
 from capacity.reports.document import document_of
 from capacity.reports.download import download
 from capacity.reports.mail import sink_words
 from capacity.reports.render import KINDS, charts_of
-from capacity.reports.rules.due import ZONES
+from capacity.reports.rules.due import ZONES, last_hours, unfinished_min
 from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
 from console.errors import DomainError
@@ -90,6 +91,7 @@ def reports(request: HttpRequest) -> HttpResponseBase:
     require(request.user, Permission.VIEW_ALL)
     name = request.GET.get("name", "")[:64]
     rows = selectors.report_page(name=name, after=request.GET.get("after"), limit=DEFAULT_LIMIT)
+    now = timezone.now()
     context = {
         "schedules": selectors.schedules(),
         "schedule_columns": SCHEDULE_COLUMNS,
@@ -98,6 +100,8 @@ def reports(request: HttpRequest) -> HttpResponseBase:
         "columns": COLUMNS,
         "name": name,
         "form": IssueForm(),
+        "ends_at": last_hours(now, 1).until,
+        "left_out_min": unfinished_min(now),
         "sink": sink_words(),
         "may_manage": can(request.user, Permission.MANAGE_SCHEDULES),
         "may_act": can(request.user, Permission.ACT),

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 JOB_KIND = "issue_report"
 SCHEDULES_MAX = 50
 RECIPIENTS_MAX = 20
+ASKED = "asked"  # name of reports without a schedule
 KEPT = 100  # reports of each schedule, and of those asked for; older ones go with their files
 HOURS_MAX = 7 * 24  # of a report that is asked for
 _FIELDS = ("timezone", "at_time", "cadence", "weekday", "recipients", "is_enabled")
@@ -123,7 +124,7 @@ def ask_report(*, hours: int, zone: str, idempotency_key: str = "", actor: Actor
     if known is not None:
         return known.pk
     now = _now()
-    row = _row(None, "asked", Due(now, now.date()), last_hours(now, hours), zone)
+    row = _row(None, ASKED, Due(now, now.date()), last_hours(now, hours), zone)
     row.ask = ask
     save_valid(row, taken="This was just asked for.", field="")
     _audit(actor, "report.ask", str(row.pk), None, {"hours": hours, "timezone": zone})
@@ -183,7 +184,8 @@ def issue(report_id: int, go_on: Callable[[float], None] = lambda _: None) -> No
     if row is None or row.state == ReportState.MISSED:
         return
     if row.figures is None:
-        figures = gather(Period(row.since_at, row.until_at), row.timezone)
+        asked_at = row.due_at if row.name == ASKED and row.schedule_id is None else None
+        figures = gather(Period(row.since_at, row.until_at), row.timezone, asked_at=asked_at)
         Report.objects.filter(pk=row.pk, figures__isnull=True).update(figures=figures)
         row.refresh_from_db()
     go_on(0.4)

@@ -112,5 +112,10 @@ def last_hours(now: datetime, hours: int) -> Period:
     return Period(until - timedelta(hours=hours), until)
 
 
+def unfinished_min(now: datetime) -> int:
+    """Whole minutes since the last whole hour: `last_hours` leaves them out."""
+    return int((now - _hour(now)) / timedelta(minutes=1))
+
+
 def _hour(at: datetime) -> datetime:
     return at.replace(minute=0, second=0, microsecond=0)

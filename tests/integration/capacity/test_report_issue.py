@@ -17,6 +17,7 @@ from django.utils import timezone
 from capacity.models import Report, ReportFile, ReportSchedule
 from capacity.reports import mail, services
 from capacity.reports import tasks as report_tasks
+from capacity.reports.document import document_of
 from capacity.reports.services import (
     JOB_KIND,
     ask_report,
@@ -251,6 +252,19 @@ def test_asking_twice_with_one_key_gives_one_report(world):
     run_jobs()
     assert set(Report.objects.values_list("state", flat=True)) == {"done"}
     assert AuditEvent.objects.filter(act="report.ask").count() == 2
+
+
+def test_a_report_that_was_asked_for_says_which_minutes_it_leaves_out(world):
+    ask_report(hours=6, zone="UTC", actor=ACTOR)
+    asked_at = Report.objects.get().until_at + timedelta(minutes=38, seconds=5)
+    Report.objects.update(due_at=asked_at)
+    run_jobs()
+    row = Report.objects.get()
+    assert row.figures["left_out_min"] == 38
+    words = "the last whole hour; 38 min of traffic after it are not in it"
+    assert document_of(row.figures).period.endswith(words)
+    page = row.files.get(kind="html")
+    assert words.encode() in bytes(page.content)
 
 
 @pytest.mark.parametrize(
