@@ -1,7 +1,7 @@
 """Run inside a stack's environment: tenants for a soak, and their keys as JSON on the last line.
 
 `free` has no limit, `tight` is refused often (requests a minute, concurrency), `wide` has every
-kind of limit and reaches none.
+kind of limit and reaches none. Playbooks are off: what a caller sees here is the fault's doing.
 """
 
 import json
@@ -25,6 +25,8 @@ LIMITS = {
 
 def main() -> None:
     django.setup()
+    from capacity.playbooks.rules import SHIPPED
+    from capacity.playbooks.services import set_mode
     from routing.policies.services import push_snapshot
     from tenants.directory.services import create_tenant
     from tenants.keys.services import issue_key
@@ -50,6 +52,8 @@ def main() -> None:
                 **only_key,
             )
         secrets[slug] = key.secret
+    for playbook in SHIPPED:
+        set_mode(name=playbook, mode="off", actor=ACTOR, reason="faults")
     push_snapshot()
     sys.stdout.write(f"\n{json.dumps(secrets)}\n")
 
