@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+import psycopg
+
 from tests.billing import Bill, check_bill
 from tests.breaking import FAULTS, orphans, wait_for
 from tests.conftest import ROOT, Stack
@@ -103,8 +105,17 @@ def start_quiet_demo(stack: Stack, *words: str) -> list[Caller]:
     callers = make_callers(stack)
     stack.down()
     stack.up(*words)
+    # What is refused later is then a fault's doing, not a replica's that had not started yet.
+    wait_for(lambda: _replicas_ready(stack), "every replica ready", READY_S)
     wait_for(lambda: _runs_newest(stack.status()), "published snapshot in force")
     return callers
+
+
+def _replicas_ready(stack: Stack) -> bool:
+    query = "SELECT bool_and(lifecycle = 'ready') FROM capacity_replica WHERE removed_at IS NULL"
+    with psycopg.connect(stack.settings["DATABASE_URL"]) as db:
+        (are_ready,) = db.execute(query).fetchone() or (False,)
+    return bool(are_ready)
 
 
 def _runs_newest(status: dict[str, Any]) -> bool:

@@ -1,12 +1,19 @@
 """Models of the `statsforecast` package, if it is installed; without it the floors serve.
 
-It is looked for at each run, so installing it needs no restart.
+It is looked for at each run, so installing it needs no restart. Fits compute for minutes: they run
+in a process of their own at a low priority, so that the worker's short jobs (reconciling pools,
+playbooks) keep their time.
 """
 
+import contextlib
 import importlib.util
 import logging
+import multiprocessing
+import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any
 
@@ -16,6 +23,7 @@ from capacity.forecasts.rules.bands import DAY_H, Band, Method, sane
 logger = logging.getLogger(__name__)
 
 INSTALL = ".venv/bin/python -m pip install --require-hashes -r requirements-forecast.lock"
+NICENESS = 10
 LEVEL = 90  # per cent between p5 and p95
 # Simplest first. An hour ahead is tried from more moments, so the slowest model is left out there.
 _NAMES = {HOUR_AHEAD: ("theta", "mstl"), DAY_AHEAD: ("theta", "mstl", "ets")}
@@ -26,11 +34,45 @@ def is_installed() -> bool:
     return importlib.util.find_spec("statsforecast") is not None
 
 
-def methods(horizon_h: int) -> dict[str, Method]:
-    """Its methods for a horizon, simplest first; none without the package."""
+Models = Mapping[int, Mapping[str, Method]]  # by horizon in hours, simplest first
+
+
+def here() -> Models:
+    """Its methods, computed by whoever calls them; none without the package."""
     if not is_installed():
         return {}
-    return {name: partial(_bands, name) for name in _NAMES[horizon_h]}
+    return {hours: {n: partial(_bands, n) for n in names} for hours, names in _NAMES.items()}
+
+
+@contextlib.contextmanager
+def elsewhere() -> Iterator[Models]:
+    """Its methods, computed by a process that lives as long as the block.
+
+    None without the package. A fit whose process has ended gives no bands.
+    """
+    if not is_installed():
+        yield {}
+        return
+    context = multiprocessing.get_context("spawn")  # threads of the worker are not copied
+    with ProcessPoolExecutor(1, mp_context=context, initializer=_yield_to_others) as pool:
+        yield {
+            hours: {name: partial(_bands_by, pool, name) for name in names}
+            for hours, names in _NAMES.items()
+        }
+
+
+def _yield_to_others() -> None:
+    os.nice(NICENESS)
+
+
+def _bands_by(
+    pool: ProcessPoolExecutor, name: str, values: Sequence[float], horizon: int
+) -> list[Band] | None:
+    try:
+        return pool.submit(_bands, name, tuple(values), horizon).result()
+    except BrokenProcessPool:
+        logger.warning("the process that fits forecasts has ended")
+        return None
 
 
 def _bands(name: str, values: Sequence[float], horizon: int) -> list[Band] | None:

@@ -5,7 +5,7 @@ workers computed is written once: the second finds the count moved on.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -55,16 +55,20 @@ def begin_run(*, now: datetime | None = None) -> int:
     return run.pk
 
 
-def forecast_next(run_id: int, may_fit: Callable[[], bool]) -> float | None:
+def forecast_next(
+    run_id: int, may_fit: Callable[[], bool], models: fitted.Models | None = None
+) -> float | None:
     """Forecast the next series of a run and write it; how far the run is (0..1), None at its end.
 
-    While `may_fit` is false only the floors are tried.
+    While `may_fit` is false only the floors are tried. `models` compete with them, by default those
+    that are installed.
     """
+    models = fitted.here() if models is None else models
     run = ForecastRun.objects.get(pk=run_id)
     if run.done >= len(run.series):
         return None
     key = SeriesKey(*run.series[run.done])
-    rows = [] if _is_current(run, key) else _forecasts(run, key, may_fit)
+    rows = [] if _is_current(run, key) else _forecasts(run, key, may_fit, models)
     with transaction.atomic():
         held = ForecastRun.objects.select_for_update().get(pk=run_id)
         if held.done != run.done:  # another worker wrote it meanwhile
@@ -96,10 +100,12 @@ def ask_run(*, actor: Actor) -> int:
     return enqueue(JOB_KIND, dedupe_key=JOB_KIND)
 
 
-def _forecasts(run: ForecastRun, key: SeriesKey, may_fit: Callable[[], bool]) -> list[Forecast]:
+def _forecasts(
+    run: ForecastRun, key: SeriesKey, may_fit: Callable[[], bool], models: fitted.Models
+) -> list[Forecast]:
     found = histories(key, run.as_of)
     return [
-        _forecast(run, key, measure, hourly, horizon_h, may_fit)
+        _forecast(run, key, measure, hourly, horizon_h, may_fit, models.get(horizon_h, {}))
         for measure, hourly in found.items()
         for horizon_h in HORIZONS
     ]
@@ -112,6 +118,7 @@ def _forecast(
     hourly: Hourly,
     horizon_h: int,
     may_fit: Callable[[], bool],
+    models: Mapping[str, Method],
 ) -> Forecast:
     row = Forecast(
         run=run,
@@ -127,7 +134,7 @@ def _forecast(
     )
     if row.short_h:
         return row
-    fits: dict[str, Method] = fitted.methods(horizon_h) if run.has_models else {}
+    fits = models if run.has_models else {}
     had_time = may_fit()
     chosen = choose(hourly.values, horizon_h, {**FLOORS, **(fits if had_time else {})}, may_fit)
     if chosen is None:
@@ -136,7 +143,9 @@ def _forecast(
     return _filled(row, chosen, fits, had_time=had_time and may_fit())
 
 
-def _filled(row: Forecast, chosen: Chosen, fits: dict[str, Method], *, had_time: bool) -> Forecast:
+def _filled(
+    row: Forecast, chosen: Chosen, fits: Mapping[str, Method], *, had_time: bool
+) -> Forecast:
     row.method = chosen.method
     row.points = [[round(band.p5), round(band.p50), round(band.p95)] for band in chosen.bands]
     row.error_ratio = chosen.score.error_ratio

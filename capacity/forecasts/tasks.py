@@ -3,6 +3,7 @@
 import logging
 import time
 
+from capacity.forecasts.fitted import elsewhere
 from capacity.forecasts.services import JOB_KIND, begin_run, finish_run, forecast_next
 from console.jobs.registry import JobHandle, handler
 
@@ -19,7 +20,9 @@ def forecast_demand(job: JobHandle) -> None:
         run_id = begin_run()
         job.checkpoint({"run_id": run_id}, 0.0)
     end_s = time.monotonic() + FIT_S
-    while (done := forecast_next(run_id, lambda: time.monotonic() < end_s)) is not None:
-        job.checkpoint({"run_id": run_id}, done)
+    may_fit = lambda: time.monotonic() < end_s  # noqa: E731
+    with elsewhere() as models:
+        while (done := forecast_next(run_id, may_fit, models)) is not None:
+            job.checkpoint({"run_id": run_id}, done)
     finish_run(run_id)
     logger.info("forecast run %d done", run_id)
