@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 
-from tests.billing import Bill, check_bill
+from tests.billing import PARKED, Bill, check_bill, differences_by_check
 from tests.breaking import FAULTS, orphans, wait_for
 from tests.conftest import ROOT, Stack
 from tests.soaking import Books, Caller, Traffic, settle_and_check
@@ -138,6 +138,7 @@ def soak(
     """
     draw = random.Random(seed)
     report = Report(seed)
+    parked_before = differences_by_check(stack)[PARKED]
     began_s = time.monotonic()
     with Traffic(stack.gateway_url, callers, seed, before=stack) as traffic:
         try:
@@ -153,7 +154,7 @@ def soak(
             report.kinds = traffic.kinds()
             report.took_s = time.monotonic() - began_s
         report.books = settle_and_check(stack, traffic)
-        report.bill = check_bill(stack, traffic)
+        report.bill = check_bill(stack, traffic, parked_before)
         assert not (left := orphans(stack)), f"orphans: {left}"
     return report
 

@@ -20,22 +20,32 @@ from console.supervisor.state import State, read_json
 from console.supervisor.status import identity_of, read_board
 
 LEFTOVER_WAIT_S = 15.0
+MOST_LOOKS = 5  # after the first, no worker is left that could start more
 SERVER_WAIT_S = 60.0  # a database writes its checkpoint
 _STOP_SIGNALS = {"postgres": signal.SIGINT}  # fast: it does not wait for its clients
 _SERVER_NAMES = ("postgres", "initdb", "valkey-server", "redis-server")
 
 
 def stop_leftovers(state: State) -> int:
-    """End services and replicas, then servers; how many there were. Nothing is on record after."""
-    services, servers = _found(state)
-    for identity in services:
-        proc.send(identity, signal.SIGTERM)
-    proc.end(services, wait_s=LEFTOVER_WAIT_S)
+    """End services and replicas, then servers; how many there were. Nothing is on record after.
+
+    A worker that is ending finishes the job it runs, which may start a replica that it sees gone:
+    so it is looked again until nothing more is found.
+    """
+    count = 0
+    for _look in range(MOST_LOOKS):
+        services, servers = _found(state)
+        if not services:
+            break
+        for identity in services:
+            proc.send(identity, signal.SIGTERM)
+        proc.end(services, wait_s=LEFTOVER_WAIT_S)
+        count += len(services)
     for identity in servers:
         proc.end([identity], signum=_stop_signal(identity.pid), wait_s=SERVER_WAIT_S)
     remove_all_sockets(state.root)
     state.processes.unlink(missing_ok=True)
-    return len(services) + len(servers)
+    return count + len(servers)
 
 
 def replicas_on_record(state: State) -> frozenset[proc.Identity]:

@@ -205,8 +205,8 @@ with supervisor.signals():
 """
 CLEANS_UP = """
 import signal
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     signal.pause()
 except KeyboardInterrupt:
     print("cleaned up", flush=True)
