@@ -11,6 +11,7 @@ COMMANDS = {
     "replay": "send a trace through a gateway at its own arrival times",
     "reconcile": "compare holds, live counters and ledger; --repair corrects what differs",
     "import_demand": "read hourly demand from a CSV file, for forecasts",
+    "simulate": "run a scenario in virtual time, with the gateway's own decisions",
     "engine": "install a real vLLM for CPU, or serve a small local model with it",
     "gateway": "run gateway processes that share a port",
     "collect": "run the collector of metrics",

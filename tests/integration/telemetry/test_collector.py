@@ -39,12 +39,13 @@ def store(store_url: str) -> Iterator["redis.Redis[bytes]"]:
 
 
 def total_requests(store: "redis.Redis[bytes]") -> dict[str, int]:
-    """Requests folded so far: over all, and summed over slices."""
-    counted = {"total": 0, "slices": 0}
+    """Requests folded so far: over all, and summed over slices and over classes."""
+    counted = {"total": 0, "slices": 0, "classes": 0}
     for name in store.scan_iter("hr:{slices}:[0-9]*"):
         for field, raw in store.hgetall(name).items():
             key = decode_key(field)
-            counted["total" if key == TOTAL else "slices"] += decode_sum(raw).requests
+            of = "classes" if name.endswith(b":classes") else "slices"
+            counted["total" if key == TOTAL else of] += decode_sum(raw).requests
     return counted
 
 
@@ -176,7 +177,7 @@ def test_each_report_counts_once_over_kills_resends_and_restarts(
         wait_until(lambda: total_requests(store)["total"] >= sent, 20, "all folded")
         last = store.xinfo_stream(keys.SLICE_FRAMES)["last-generated-id"]
         wait_until(lambda: store.hget(keys.SLICE_POSITION, "entry") == last, 10, "drained")
-        assert total_requests(store) == {"total": sent, "slices": sent}
+        assert total_requests(store) == {"total": sent, "slices": sent, "classes": sent}
 
 
 def test_live_rows_after_a_restart_equal_those_before(
@@ -234,7 +235,7 @@ def test_a_standby_takes_over_from_a_frozen_collector_and_nothing_counts_twice(
         wait_until(lambda: total_requests(store)["total"] == 3, 10, "folded by the standby")
         seq = live_slices(store).seq  # type: ignore[union-attr]
         wait_until(lambda: live_slices(store).seq >= seq + 2, 10, "two more rounds")  # type: ignore[union-attr]
-        assert total_requests(store) == {"total": 3, "slices": 3}
+        assert total_requests(store) == {"total": 3, "slices": 3, "classes": 3}
     finally:
         assert first.stop() == 0
         if second:
@@ -254,7 +255,7 @@ def test_minutes_expire_and_late_or_unreadable_reports_do_no_harm(
     gateway.report(traffic("1", (0.1,)), at_ms=now_ms + 3600 * 1000)
     with start_collector(store_url, tmp_path):
         wait_until(lambda: total_requests(store)["total"] == 2, 15, "folded")
-        minutes = {int(name.rsplit(b":", 1)[1]) for name in store.scan_iter("hr:{slices}:[0-9]*")}
+        minutes = {int(name.split(b":")[2]) for name in store.scan_iter("hr:{slices}:[0-9]*")}
         assert min(minutes) == minute_of(now_ms - 10 * 60_000)
         assert max(minutes) <= minute_of(time.time_ns() // 1_000_000)
         for minute in minutes:
