@@ -18,6 +18,7 @@ from console.jobs.rules import (
 )
 
 logger = logging.getLogger(__name__)
+stopping = threading.Event()  # this worker was told to stop
 
 
 class _RunningJob:
@@ -44,8 +45,11 @@ class _RunningJob:
         self._cursor = cursor
 
     def is_cancelled(self) -> bool:
-        # Silent for so long that another worker may have taken it: stop without asking.
-        return self.is_lost or time.monotonic() - self.seen_ours_s > STALE_AFTER_S
+        # Silent for so long that another worker may have taken it: stop without asking. A worker
+        # that is told to stop gives its jobs back: the next one goes on at their checkpoints.
+        return (
+            self.is_lost or stopping.is_set() or time.monotonic() - self.seen_ours_s > STALE_AFTER_S
+        )
 
 
 class _Heartbeats:

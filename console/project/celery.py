@@ -4,12 +4,20 @@ Each slice's `tasks.py` is named here: Celery finds only `<app>.tasks` by itself
 schedule from the database (`console.jobs.schedule`).
 """
 
+import importlib
 import os
 import sys
 from collections.abc import Callable
 
 from celery import Celery
-from celery.signals import beat_init, task_received, worker_init, worker_ready, worker_shutdown
+from celery.signals import (
+    beat_init,
+    task_received,
+    worker_init,
+    worker_ready,
+    worker_shutdown,
+    worker_shutting_down,
+)
 from celery.worker import state
 from celery.worker.consumer import Consumer
 from django.conf import settings
@@ -79,6 +87,12 @@ def _schema_fits(**_: object) -> None:
     """End before the first task where the schema is older than this code."""
     if line := why_not_start(os.environ["DATABASE_URL"]):
         sys.exit(line)
+
+
+@worker_shutting_down.connect
+def _worker_stops(**_: object) -> None:
+    tasks = importlib.import_module("console.jobs.tasks")  # needs Django, which is set up by now
+    tasks.stopping.set()
 
 
 @worker_ready.connect
