@@ -243,6 +243,9 @@ def _give_password(row: User, password: str) -> None:
 
 
 def _locked(user_id: int) -> User:
+    # The admins first, in order of key: two who each held one would wait for the other for ever.
+    admins = User.objects.select_for_update().filter(role=Role.ADMIN, is_active=True)
+    list(admins.order_by("pk").values_list("pk", flat=True))
     row = User.objects.select_for_update().filter(pk=user_id).first()
     if row is None:
         raise NotFound("No such person.")
