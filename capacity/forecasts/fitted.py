@@ -11,7 +11,7 @@ import logging
 import multiprocessing
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -41,7 +41,7 @@ def here() -> Models:
     """Its methods, computed by whoever calls them; none without the package."""
     if not is_installed():
         return {}
-    return {hours: {n: partial(_bands, n) for n in names} for hours, names in _NAMES.items()}
+    return _models(_bands)
 
 
 @contextlib.contextmanager
@@ -55,10 +55,14 @@ def elsewhere() -> Iterator[Models]:
         return
     context = multiprocessing.get_context("spawn")  # threads of the worker are not copied
     with ProcessPoolExecutor(1, mp_context=context, initializer=_yield_to_others) as pool:
-        yield {
-            hours: {name: partial(_bands_by, pool, name) for name in names}
-            for hours, names in _NAMES.items()
-        }
+        yield _models(partial(_bands_by, pool))
+
+
+def _models(compute: Callable[..., list[Band] | None]) -> Models:
+    """`compute` takes a method's name, the values and the horizon."""
+    return {
+        hours: {name: partial(compute, name) for name in names} for hours, names in _NAMES.items()
+    }
 
 
 def _yield_to_others() -> None:

@@ -149,6 +149,14 @@ def parse_whole(text: str) -> int:
     return int(text)
 
 
+def parse_amount(text: str, *, is_money: bool) -> int:
+    """An amount of a limit as people write one, grouped by commas or not: nano-dollars of USD, or
+    a whole number. Raises `ValueError`.
+    """
+    plain = text.replace(",", "").strip()
+    return parse_usd(plain) if is_money else parse_whole(plain)
+
+
 def _is_plain(text: str) -> bool:
     whole, _, rest = text.strip().removeprefix("-").partition(".")
     return len(text) <= 24 and f"{whole}{rest}".isascii() and f"{whole}{rest}".isdigit()

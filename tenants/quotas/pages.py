@@ -106,12 +106,12 @@ class LimitForm(ServiceForm):
     def clean(self) -> dict[str, object]:
         """The amount in the unit of its dimension, None for an empty one."""
         cleaned = dict(super().clean() or {})
-        text = str(cleaned.get("amount") or "").replace(",", "").strip()
+        text = str(cleaned.get("amount") or "")
         cleaned["model"] = cleaned.get("model") or None
+        is_money = cleaned.get("dimension") == Dimension.SPEND_NANOUSD.value
+        is_empty = not text.replace(",", "").strip()
         try:
-            is_money = cleaned.get("dimension") == Dimension.SPEND_NANOUSD.value
-            parse = units.parse_usd if is_money else units.parse_whole
-            cleaned["amount"] = parse(text) if text else None
+            cleaned["amount"] = None if is_empty else units.parse_amount(text, is_money=is_money)
         except ValueError:
             self.add_error("amount", "Write a plain number, such as 100.00 or 150000.")
         return cleaned

@@ -70,10 +70,9 @@ class _AmountForm(ServiceForm):
 
     def amount_for(self, limit: LimitView) -> int | None:
         """The amount typed; None with an error at the field."""
-        text = str(self.cleaned_data["amount"]).replace(",", "").strip()
+        is_money = limit.dimension is Dimension.SPEND_NANOUSD
         try:
-            is_money = limit.dimension is Dimension.SPEND_NANOUSD
-            return units.parse_usd(text) if is_money else units.parse_whole(text)
+            return units.parse_amount(str(self.cleaned_data["amount"]), is_money=is_money)
         except ValueError:
             self.add_error("amount", "Write a plain number, such as 100.00 or 150000.")
             return None
