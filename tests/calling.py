@@ -1,7 +1,6 @@
 """Callers that never pause, and what the ledger and the store say of their calls."""
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,17 +12,8 @@ import psycopg
 import redis
 
 CALLERS = 4
-RECOVERY_S = 60.0
 QUIET_S = 60.0  # lease 15 s + sweep 5 s, and the restarts before it
 STOCK_ANSWERS = 5
-
-
-def until(condition: Callable[[], Any], what: str, timeout_s: float = RECOVERY_S) -> Any:
-    end = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < end, f"no {what} within {timeout_s} s"
-        time.sleep(0.2)
-    return value
 
 
 @dataclass

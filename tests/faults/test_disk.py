@@ -20,8 +20,8 @@ import httpx
 import pytest
 import redis
 
-from tests.breaking import pid_of
-from tests.calling import QUIET_S, booked, calling, holds, until
+from tests.breaking import pid_of, wait_for
+from tests.calling import QUIET_S, booked, calling, holds
 from tests.conftest import Stack, processes_of
 from tests.supervising import conditions, own_stack, up_refused
 
@@ -112,9 +112,9 @@ def test_full_disk_under_traffic_is_survived_and_every_answer_has_one_row(
     stack = on_small_disk
     supervisor = stack.status()["supervisor_pid"]
     with calling(stack) as callers:
-        until(callers.grows(), "answers before the disk is full")
+        wait_for(callers.grows(), "answers before the disk is full")
         with Ballast(stack.state.parent):
-            refusal = until(lambda: refusal_of(stack), "a refusal")
+            refusal = wait_for(lambda: refusal_of(stack), "a refusal")
             assert refusal.json()["error"]["code"] == "no_capacity"
             assert int(refusal.headers["retry-after"]) >= 1
             # Bounded: nobody is answered whom neither store nor journal remembers.
@@ -127,10 +127,10 @@ def test_full_disk_under_traffic_is_survived_and_every_answer_has_one_row(
             assert "free on the disk" in stack.manage("status").stdout
             beat = pid_of(stack, "beat")
             os.kill(beat, signal.SIGKILL)  # the supervisor cannot write its file either
-            until(lambda: another_beat(stack, beat), "another beat")
+            wait_for(lambda: another_beat(stack, beat), "another beat")
             assert stack.status()["supervisor_pid"] == supervisor
-        until(lambda: stack.status()["is_ready"], "everything is ready again", 90)
-        until(callers.grows(), "answers after the disk has room")
+        wait_for(lambda: stack.status()["is_ready"], "everything is ready again", 90)
+        wait_for(callers.grows(), "answers after the disk has room")
     assert pid_of(stack, "beat") != beat, "the supervisor's file is written again"
     expect_exact(stack, callers.answered)
 
@@ -160,9 +160,9 @@ def expect_exact(stack: Stack, answered: list[str]) -> None:
     os.kill(pid_of(stack, "traffic"), signal.SIGSTOP)
     store = redis.Redis.from_url(stack.settings["REDIS_URL"])
     try:
-        until(lambda: not holds(store), "end of all holds", QUIET_S)
+        wait_for(lambda: not holds(store), "end of all holds", QUIET_S)
         wanted = Counter(answered)
-        until(lambda: booked(stack, answered) == wanted, "one row for each answer", QUIET_S)
+        wait_for(lambda: booked(stack, answered) == wanted, "one row for each answer", QUIET_S)
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid_of(stack, "traffic"), signal.SIGCONT)
@@ -188,15 +188,15 @@ def read_only(directory: Path) -> Iterator[None]:
 def test_state_that_became_read_only_stops_nobody_and_is_named(on_small_disk: Stack) -> None:
     stack = on_small_disk
     with calling(stack) as callers:
-        until(callers.grows(), "answers before")
+        wait_for(callers.grows(), "answers before")
         with read_only(stack.state):
-            found = until(lambda: named(stack, "disk state unwritable"), "the condition")
+            found = wait_for(lambda: named(stack, "disk state unwritable"), "the condition")
             assert "takes no writes" in found["text"]
             console = pid_of(stack, "console")
             os.kill(console, signal.SIGKILL)
-            until(lambda: console_answers(stack), "the console is back without a log")
-            until(callers.grows(), "answers while it is read-only")
-        until(lambda: stack.status()["is_ready"], "everything is ready again")
+            wait_for(lambda: console_answers(stack), "the console is back without a log")
+            wait_for(callers.grows(), "answers while it is read-only")
+        wait_for(lambda: stack.status()["is_ready"], "everything is ready again")
         assert pid_of(stack, "console") != console
     expect_exact(stack, callers.answered)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import redis
 
-from tests.calling import QUIET_S, booked, calling, holds, until
+from tests.breaking import wait_for
+from tests.calling import QUIET_S, booked, calling, holds
 
 KILLED = ("gateway-g0", "collector", "worker", "ledger")
 
@@ -15,7 +16,7 @@ KILLED = ("gateway-g0", "collector", "worker", "ledger")
 def test_each_process_killed_in_turn_recovers_and_every_answer_has_one_row(bare_stack: Any) -> None:
     bare_stack.up("--demo")
     with calling(bare_stack) as callers:
-        until(callers.grows(), "answers before the first kill")
+        wait_for(callers.grows(), "answers before the first kill")
         for name in KILLED:
             before = bare_stack.process(name)
             os.kill(before["pid"], signal.SIGKILL)
@@ -24,16 +25,16 @@ def test_each_process_killed_in_turn_recovers_and_every_answer_has_one_row(bare_
                 now = bare_stack.process(name)
                 return now["pid"] not in (None, before["pid"]) and now["readiness"] == "ready"
 
-            until(is_back, f"{name} back after kill -9")
+            wait_for(is_back, f"{name} back after kill -9")
             assert bare_stack.process(name)["restarts"] == before["restarts"] + 1
-            until(callers.grows(), f"answers after {name} was killed")
+            wait_for(callers.grows(), f"answers after {name} was killed")
     assert callers.answered
     os.kill(bare_stack.process("traffic")["pid"], signal.SIGSTOP)
     store = redis.Redis.from_url(bare_stack.settings["REDIS_URL"])
     try:
-        until(lambda: not holds(store), f"end of all holds: {holds(store)}", QUIET_S)
+        wait_for(lambda: not holds(store), f"end of all holds: {holds(store)}", QUIET_S)
         wanted = Counter(callers.answered)
-        until(
+        wait_for(
             lambda: booked(bare_stack, callers.answered) == wanted,
             "exactly one row for each answer",
             QUIET_S,

@@ -5,22 +5,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.breaking import wait_for
 from tests.conftest import ROOT, Stack, clean_environment, free_ports, processes_of
 
 WAIT_S = 60.0
-
-
-def wait_for(condition: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
-        time.sleep(0.2)
 
 
 @pytest.fixture
