@@ -12,6 +12,7 @@ from capacity.lab import pages as lab
 from capacity.playbooks import pages as playbooks
 from capacity.reports import pages as reports
 from capacity.rollouts import pages as rollouts
+from capacity.rollouts import steering
 from console.accounts import pages as accounts
 from console.accounts import people, profile
 from console.pages import audit, failures, health, jobs, overview, questions, system
@@ -86,13 +87,13 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("fleet/limits/", fleet.fleet_limits, name="fleet_limits"),
     path("fleet/pools/<str:name>/", fleet.pool, name="pool"),
     path("fleet/pools/<str:name>/limits/", fleet.pool_limits, name="pool_limits"),
-    path("fleet/pools/<str:name>/roll-out/", rollouts.start_rollout, name="start_rollout"),
+    path("fleet/pools/<str:name>/roll-out/", steering.start_rollout, name="start_rollout"),
     path("inventory/", inventory.inventory, name="inventory"),
     path("inventory/import/", inventory.import_inventory, name="import_inventory"),
     path("inventory/drift/", inventory.drift, name="drift"),
     path("rollouts/", rollouts.rollouts, name="rollouts"),
     path("rollouts/<int:rollout_id>/", rollouts.rollout, name="rollout"),
-    path("rollouts/<int:rollout_id>/<slug:act>/", rollouts.rollout_act, name="rollout_act"),
+    path("rollouts/<int:rollout_id>/<slug:act>/", steering.rollout_act, name="rollout_act"),
     path("capacity/lab/", lab.lab, name="lab"),
     path("playbooks/", playbooks.playbooks, name="playbooks"),
     path("playbooks/<slug:name>/", playbooks.playbook, name="playbook"),

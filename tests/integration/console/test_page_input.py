@@ -92,3 +92,12 @@ def test_a_filter_that_cannot_be_read_is_named(client, path):
     answer = client.get(path)
     assert answer.status_code == 422, path
     assert f"<p>{UNREADABLE[path]}: " in answer.text
+
+
+@pytest.mark.parametrize("text", ["1_000", "٣٠٠", "60.0"])
+def test_a_limit_of_a_rollout_is_written_in_digits(client, text):
+    fields = {"spec": "{}", "load_limit_s": "600", "warm_s": "0", "drain_limit_s": text}
+    answer = client.post("/fleet/pools/p-a/roll-out/", fields)
+    assert answer.status_code == 422
+    assert 'id="id_drain_limit_s_error"' in answer.text
+    assert 'id="id_warm_s_error"' not in answer.text
