@@ -29,8 +29,9 @@ from routing.contracts.snapshot import (
 from routing.contracts.usage import HoldInfo, UsageEvent, encode_hold_info
 from routing.decision.types import Amounts, Hold, Refusal
 from routing.gateway.account import Accountant
+from routing.gateway.ask import Ask
 from routing.gateway.journal import Journal
-from routing.gateway.reserve import Ask, Reserver
+from routing.gateway.reserve import Reserver
 from routing.gateway.sweep import Sweeper
 from routing.store import keys
 from routing.store.address import cluster_of

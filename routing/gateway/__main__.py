@@ -6,7 +6,7 @@ import sys
 import uvloop
 
 from routing.gateway.config import ConfigError, from_environment
-from routing.gateway.journal import JournalLockedError
+from routing.gateway.journal_start import JournalLockedError
 from routing.gateway.process import NotReadyError, run
 
 EXIT_CONFIG = 2

@@ -10,7 +10,6 @@ removed, oldest first, when every id in it is acknowledged.
 """
 
 import asyncio
-import fcntl
 import logging
 import os
 import threading
@@ -22,20 +21,18 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
-from routing.gateway.journal_file import (
-    END,
-    OPEN,
-    PROGRESS,
-    Unfinished,
-    file_head,
-    frame,
-    gather,
-    read_file,
+from routing.gateway.journal_file import Unfinished, file_head, frame
+from routing.gateway.journal_start import (
+    LOCK_WAIT_S,
+    Progress,
+    adopt_siblings,
+    own,
+    path_of,
+    read_own,
 )
 
 log = logging.getLogger(__name__)
 
-SUFFIX: Final = ".hrj"
 FILE_MAX_BYTES: Final = 16 * 1024 * 1024
 FILE_MAX_S: Final = 60.0
 SYNC_EVERY_S: Final = 0.2  # what a power loss may take
@@ -48,12 +45,7 @@ DISTRUST_MAX_S: Final = 10.0  # doubled up to here while the first write after i
 TRUST_EARNED_S: Final = 1.0  # without a slow write for so long, the doubling starts over
 MAX_UNWRITTEN_BYTES: Final = 8 * 1024 * 1024  # queue for a hung disk: about 10,000 requests
 RETRY_S: Final = 0.2  # between tries on a full disk
-LOCK_WAIT_S: Final = 10.0  # a starting sibling holds our directory for milliseconds
 JOIN_S: Final = 2.0  # a hung disk must not keep the process from ending
-
-
-class JournalLockedError(Exception):
-    """Another living process owns the directory: two gateways share one id."""
 
 
 class Journal:
@@ -136,18 +128,16 @@ class Journal:
         when it cannot be made or written.
         """
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock_fd = self._own(lock_wait_s)
-        found: dict[str, Unfinished] = {}
-        numbers = _numbers(self._directory)
-        for number in numbers:
-            self._read(number, found, is_last=number == numbers[-1])
+        self._lock_fd = own(self._directory, lock_wait_s)
+        numbers, found, is_damaged = read_own(self._directory)
         self._files.extend(numbers)
         self._number = (numbers[-1] if numbers else 0) + 1
         self._fd = self._create(self._number)
         self._fd_number = self._number
         self._files.append(self._number)
         self._file_since_s = self._monotonic_s()
-        self._adopt_siblings(found)
+        self.is_damaged = adopt_siblings(self._directory, self._fd, self._number, found)
+        self.is_damaged = self.is_damaged or is_damaged
         for item in found.values():
             self._unacked[item.file_number] += 1
         self._remove_acked()
@@ -156,59 +146,6 @@ class Journal:
             thread.start()
             self._threads.append(thread)
         return list(found.values())
-
-    def _own(self, wait_s: float) -> int:
-        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-        give_up_s = self._monotonic_s() + wait_s
-        while not _try_lock(fd):
-            if self._monotonic_s() >= give_up_s:
-                os.close(fd)
-                raise JournalLockedError(f"{self._directory} is owned by another gateway")
-            self._stop.wait(0.05)
-        return fd
-
-    def _read(self, number: int, found: dict[str, Unfinished], *, is_last: bool) -> None:
-        path = self._path(number)
-        contents = read_file(path.read_bytes())
-        if contents.is_cut and is_last:
-            with path.open("r+b") as file:  # the write that a crash tore: nobody was told of it
-                file.truncate(contents.good_bytes)
-        elif contents.is_cut:
-            self.is_damaged = True
-            log.error("journal_damaged: %s is readable for %d bytes", path, contents.good_bytes)
-        gather(contents.records, number, found)
-
-    def _adopt_siblings(self, found: dict[str, Unfinished]) -> None:
-        """Take over what gateways that no longer run have left: into our file, then theirs go."""
-        for sibling in sorted(self._directory.parent.iterdir()):
-            if sibling == self._directory or not sibling.is_dir():
-                continue
-            fd = os.open(sibling, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                if _try_lock(fd):
-                    self._adopt(sibling, found)
-            finally:
-                os.close(fd)
-
-    def _adopt(self, sibling: Path, found: dict[str, Unfinished]) -> None:
-        theirs: dict[str, Unfinished] = {}
-        numbers = _numbers(sibling)
-        for number in numbers:
-            contents = read_file((sibling / f"{number}{SUFFIX}").read_bytes())
-            if contents.is_cut and number != numbers[-1]:
-                self.is_damaged = True
-                log.error("journal_damaged: %s file %d", sibling, number)
-            gather(contents.records, self._number, theirs)
-        if not numbers:
-            return
-        _write_all(self._fd, b"".join(_records_of(item) for item in theirs.values()))
-        os.fdatasync(self._fd)
-        for item in theirs.values():
-            item.file_number = self._number
-            found.setdefault(item.request_id, item)
-        for number in numbers:
-            (sibling / f"{number}{SUFFIX}").unlink()
-        log.info("adopted %d unfinished requests of %s", len(theirs), sibling.name)
 
     # -- appending (event loop)
 
@@ -316,7 +253,7 @@ class Journal:
             number = self._files.popleft()
             del self._unacked[number]
             try:
-                self._path(number).unlink(missing_ok=True)
+                path_of(self._directory, number).unlink(missing_ok=True)
             except OSError as error:
                 log.warning("cannot remove journal file %d: %s", number, error)
 
@@ -327,7 +264,7 @@ class Journal:
             sequence, number, raw = batch
             if number != self._fd_number and not self._patiently(partial(self._turn_to, number)):
                 return
-            if not self._patiently(partial(_Progress(raw).write, self._fd)):
+            if not self._patiently(partial(Progress(raw).write, self._fd)):
                 return
             self._note_unsynced(len(raw))
             try:
@@ -396,59 +333,17 @@ class Journal:
             self._fd = -1
         if sum(self._unacked.values()) == 0:
             for number in self._files:
-                self._path(number).unlink(missing_ok=True)
+                path_of(self._directory, number).unlink(missing_ok=True)
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
-    def _path(self, number: int) -> Path:
-        return self._directory / f"{number}{SUFFIX}"
-
     def _create(self, number: int) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-        fd = os.open(self._path(number), flags, 0o600)
+        fd = os.open(path_of(self._directory, number), flags, 0o600)
         try:
-            _write_all(fd, file_head(self._gateway_id, self._incarnation, number))
+            Progress(file_head(self._gateway_id, self._incarnation, number)).write(fd)
         except OSError:
             os.close(fd)
             raise
         return fd
-
-
-class _Progress:
-    """A batch on its way to the file; a second try goes on where a short write stopped."""
-
-    def __init__(self, raw: bytes) -> None:
-        self._rest = memoryview(raw)
-
-    def write(self, fd: int) -> None:
-        while self._rest:
-            self._rest = self._rest[os.write(fd, self._rest) :]
-
-
-def _write_all(fd: int, raw: bytes) -> None:
-    _Progress(raw).write(fd)
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _numbers(directory: Path) -> list[int]:
-    return sorted(int(p.stem) for p in directory.glob(f"*{SUFFIX}") if p.stem.isdigit())
-
-
-def _records_of(item: Unfinished) -> bytes:
-    """An id's records again, as few as say the same."""
-    rows = b""
-    if item.bucket is not None:
-        rows += frame(OPEN, (item.request_id, item.bucket, item.res_epoch, item.info, item.legs))
-    if item.out_so_far:
-        rows += frame(PROGRESS, (item.request_id, item.out_so_far))
-    if item.kind:
-        rows += frame(END, (item.request_id, item.kind, item.charge, item.event, item.legs))
-    return rows

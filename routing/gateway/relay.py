@@ -233,7 +233,7 @@ class Relay:
         if not exchange.request.is_http10:
             data += LAST_CHUNK
         self._release(Outcome.SUCCESS)
-        self._walk.stream_done(exchange, self, data)
+        self._walk.ends.stream_done(exchange, self, data)
 
     def _faulted(self, scanner: SseScanner) -> None:
         if scanner.fault is Fault.TOO_LONG:
@@ -274,7 +274,7 @@ class Relay:
                 return
             if is_answer:
                 self._release(Outcome.SUCCESS)
-                self._walk.answered(self.exchange, self, body, usage)
+                self._walk.ends.answered(self.exchange, self, body, usage)
                 return
         is_draining = self.endpoint.candidate.is_draining
         if reader.status == 200:
@@ -350,7 +350,7 @@ class Relay:
         """Output was sent: a typed event ends the stream."""
         is_late = refusal.reason is Reason.UPSTREAM_TIMEOUT
         self._release(Outcome.HUNG if is_late else Outcome.FAILURE)
-        self._walk.stream_cut(self.exchange, self, refusal)
+        self._walk.ends.stream_cut(self.exchange, self, refusal)
 
     def _fail(self, verdict: Verdict, outcome: Outcome = Outcome.FAILURE) -> None:
         """No output was sent: the walk decides whether to try elsewhere."""

@@ -3,28 +3,24 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-import msgspec
-
-from routing.contracts.enums import Dimension, LimitScope, StoreMode, WindowKind, WorkClass
-from routing.contracts.snapshot import KeyEntry, OutagePolicy, Price, TenantEntry
+from routing.contracts.enums import Dimension, LimitScope, StoreMode
+from routing.contracts.snapshot import OutagePolicy
 from routing.decision.admit import Denial, refusal
 from routing.decision.limits import (
     AMOUNT_ORDER,
-    Edges,
     Group,
     amounts_in_order,
-    groups_for,
-    rates_of,
 )
-from routing.decision.shares import Need, Shares, outage_mode
-from routing.decision.types import NO_RATES, Amounts, Hold, Reason, Refusal, Standing
+from routing.decision.shares import Shares, outage_mode
+from routing.decision.types import NO_RATES, Hold, Reason, Refusal, Standing
 from routing.gateway.account import Accountant
+from routing.gateway.ask import Ask, Template
 from routing.gateway.buckets import UNKNOWN_EPOCH, Bucket
 from routing.gateway.once import PARAM, Kept, refusal_of
-from routing.gateway.returns import Caller, Returns
+from routing.gateway.returns import Returns
 from routing.store.client import NOT_SENT, Buckets
 from routing.store.clock import StoreClock
 from routing.store.once import KEPT, KEPT_ANSWER, KEPT_ID, VERDICTS
@@ -45,10 +41,7 @@ from routing.store.reservations import (
     VERDICT,
     Reservations,
     as_text,
-    encode_groups,
     encode_legs,
-    group_edges,
-    suffix_of,
     wrote_nothing,
 )
 from routing.store.uses import TOO_MANY, USES_MAX
@@ -57,96 +50,11 @@ log = logging.getLogger(__name__)
 
 MAX_SENDS: Final = 3  # once, then after EPOCH, WINDOW or LATE: replies that wrote nothing
 MAX_TEMPLATES: Final = 50_000  # tenant x key x model x class in use: about 100 MB
-EDGE_SLACK_MS: Final = 500  # our estimate of the store's clock may run ahead of an edge by this
 AWAY_RETRY_S: Final = 1.0
 USES_RETRY_S: Final = 60.0  # records of uses go one by one, an hour after their ends
 DEGRADED_WAITS: Final = 8  # x 50 ms for the only memory of a degraded request, then refuse
 
 Done = Callable[[Hold | Kept | Refusal], None]
-
-
-@dataclass(slots=True)
-class Ask:
-    """What a request asks to hold.
-
-    `info` is its encoded `HoldInfo` (`routing.contracts.usage`), `body` tells it from other calls.
-    `once` names its idempotency key: then it is answered by the store or not at all, since a local
-    share cannot know whether it was charged before. `ttl_ms` (a use of a resource, `once` is then
-    `store.uses.USE`) is how long the hold lasts without a sign of life.
-    """
-
-    request_id: str
-    tenant: TenantEntry
-    key: KeyEntry
-    model: str
-    work_class: WorkClass
-    amounts: Amounts
-    price: Price
-    outage: OutagePolicy
-    info: bytes
-    once: str = ""
-    body: bytes = b""
-    ttl_ms: int = 0
-
-    @property
-    def caller(self) -> Caller:
-        """Who asks, for the times that callers are told."""
-        return Caller(self.tenant.id, self.tenant.timezone, self.key.id, self.body)
-
-
-class _Template:
-    """What stays the same for all requests of one tenant, key, model and class."""
-
-    __slots__ = (
-        "edges",
-        "groups",
-        "has_gauge_limit",
-        "key",
-        "left",
-        "left_edges",
-        "rates",
-        "raw",
-        "renew_at_ms",
-        "tenant",
-    )
-
-    def __init__(self, tenant: TenantEntry, key: KeyEntry, model: str, work_class: str) -> None:
-        self.tenant = tenant
-        self.key = key
-        self.groups = groups_for(tenant, key, model, work_class)
-        self.rates = rates_of(self.groups)
-        self.has_gauge_limit = any(rate.window is WindowKind.NOW for rate in self.rates.limits)
-        self.renew_at_ms = 0
-        self.edges: tuple[Edges, ...] = ()
-        self.raw = msgspec.Raw(b"")
-        self.left: list[int] | None = None  # of each dimension, as last seen
-        self.left_edges: tuple[Edges, ...] = ()
-
-    def at(self, now_ms: int) -> msgspec.Raw:
-        """Groups for the wire. They name two windows, so the store's clock chooses."""
-        if now_ms >= self.renew_at_ms:
-            self.renew(now_ms)
-        return self.raw
-
-    def renew(self, now_ms: int) -> None:
-        self.edges = group_edges(self.groups, self.tenant.timezone, now_ms)
-        self.raw = encode_groups(self.tenant.id, self.groups, self.edges)
-        self.renew_at_ms = min((end for _, end, _ in self.edges if end), default=0) + EDGE_SLACK_MS
-
-    def needs(self, amounts: tuple[int, ...]) -> list[Need]:
-        """Its limited counters in the present windows, with what was left when last seen."""
-        seen = self.left if self.left_edges == self.edges else None
-        needs: list[Need] = []
-        place = 0
-        for group, (start, _, _) in zip(self.groups, self.edges, strict=True):
-            suffix = suffix_of(self.tenant.id, group, start)
-            for dim, limit in group.dims:
-                if limit >= 0:
-                    left = limit if seen is None else seen[place]
-                    amount = amounts[AMOUNT_ORDER.index(dim)]
-                    needs.append(Need((suffix, dim.value), amount, left))
-                place += 1
-        return needs
 
 
 class Reserver:
@@ -167,7 +75,7 @@ class Reserver:
         self.loop = asyncio.get_running_loop()
         self.gateways = 1
         self.returns = Returns()
-        self._templates: dict[tuple[str, str, str, str], _Template] = {}
+        self._templates: dict[tuple[str, str, str, str], Template] = {}
         self._away_since_s: dict[int, float] = {}  # buckets whose server is not connected
         reservations.store.on_lost.append(self._lost)
         reservations.store.on_connect.append(self._found)
@@ -210,13 +118,13 @@ class Reserver:
             bucket.away_since_s = self._away_since_s.get(bucket.number, now_s)
         return now_s - bucket.away_since_s
 
-    def _template(self, ask: Ask) -> _Template:
+    def _template(self, ask: Ask) -> Template:
         name = (ask.tenant.id, ask.key.id, ask.model, ask.work_class)
         template = self._templates.get(name)
         if template is None or template.tenant is not ask.tenant or template.key is not ask.key:
             if len(self._templates) >= MAX_TEMPLATES:
                 self._templates.clear()
-            fresh = _Template(ask.tenant, ask.key, ask.model, ask.work_class)
+            fresh = Template(ask.tenant, ask.key, ask.model, ask.work_class)
             if template is not None and template.groups == fresh.groups:
                 fresh.left, fresh.left_edges = template.left, template.left_edges
             template = self._templates[name] = fresh
@@ -253,7 +161,7 @@ class _Attempt:
     )
 
     def __init__(
-        self, reserver: Reserver, ask: Ask, template: _Template, bucket: Bucket, done: Done
+        self, reserver: Reserver, ask: Ask, template: Template, bucket: Bucket, done: Done
     ) -> None:
         self.reserver = reserver
         self.ask = ask

@@ -21,13 +21,14 @@ from routing.contracts.ids import uuid7
 from routing.contracts.resources import RESOURCE_PREFIX
 from routing.contracts.usage import HoldInfo, UsageEvent, decode_hold_info, encode_hold_info
 from routing.decision.types import Amounts, Hold, Reason, Refusal
+from routing.gateway.ask import Ask
 from routing.gateway.buckets import Item
 from routing.gateway.exchange import Client, Exchange, Step
 from routing.gateway.http1 import Request, whole
 from routing.gateway.once import Kept
 from routing.gateway.record import names_of
 from routing.gateway.reply import JSON, dollars, identity_headers, rate_headers
-from routing.gateway.reserve import AWAY_RETRY_S, Ask
+from routing.gateway.reserve import AWAY_RETRY_S
 from routing.gateway.uses import (
     MAX_LIFE_S,
     RenewBody,
@@ -384,7 +385,7 @@ class Resources:
     def _refuse(self, exchange: Exchange, refusal: Refusal) -> None:
         exchange.step = Step.ENDED
         self.walk.live.discard(exchange)
-        self.walk.refuse_plainly(exchange, refusal)
+        self.walk.ends.refuse_plainly(exchange, refusal)
 
 
 def _info_of(item: Item) -> HoldInfo | None:

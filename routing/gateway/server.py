@@ -147,7 +147,7 @@ class ClientConnection(asyncio.Protocol):
         listener.buffered_bytes -= self._reader.buffered_bytes
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
-            listener.walk.client_gone(exchange)
+            listener.walk.ends.client_gone(exchange)
 
     def pause_writing(self) -> None:
         """The caller reads too slowly: hold the upstream back."""

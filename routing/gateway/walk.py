@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from routing.contracts.enums import RequestStatus, UsageSource, WorkClass
+from routing.contracts.enums import WorkClass
 from routing.contracts.ids import uuid7
 from routing.contracts.pricing import price_at
 from routing.contracts.snapshot import Snapshot
@@ -22,33 +22,26 @@ from routing.decision.retry import Kind, RetryBudgets, Verdict, may_resend
 from routing.decision.select import Group, select
 from routing.decision.types import Hold, Reason, Refusal
 from routing.gateway.account import Accountant
+from routing.gateway.ask import Ask
 from routing.gateway.calibration import Calibration
 from routing.gateway.config import GatewayConfig
 from routing.gateway.credit_books import Work
 from routing.gateway.credits import Credits
 from routing.gateway.dialects.openai import Decided, forwarded_body, read_call
-from routing.gateway.dialects.usage import Usage, read_usage
+from routing.gateway.ends import Ends
 from routing.gateway.exchange import Client, Exchange, Step
 from routing.gateway.fleet import Endpoint, Fleet
-from routing.gateway.http1 import LAST_CHUNK, Request, chunk
+from routing.gateway.http1 import Request
 from routing.gateway.identify import Callers
 from routing.gateway.once import HEADER, SPENT_REFUSAL, Kept, Recording, Vault
 from routing.gateway.overrides import Overrides
 from routing.gateway.record import (
-    NO_USAGE,
-    End,
-    counted,
     hold_info,
-    shape_row,
     skeleton,
-    spend_of,
-    usage_event,
 )
-from routing.gateway.refusal import error_event, status_of
 from routing.gateway.relay import Relay
-from routing.gateway.repeat import answer_again, name_call, sealed_answer
-from routing.gateway.reply import answer, identity_headers, rate_headers, refusal_answer
-from routing.gateway.reserve import Ask, Reserver
+from routing.gateway.repeat import answer_again, name_call
+from routing.gateway.reserve import Reserver
 from routing.gateway.resolve import resolve
 from routing.gateway.returns import Caller
 from routing.gateway.stats import Stats
@@ -58,7 +51,6 @@ log = logging.getLogger(__name__)
 CHAT = b"/v1/chat/completions"
 COMPLETIONS = b"/v1/completions"
 _RANDOM_BITS = 74
-_CANCELLED_STATUS = 499  # as logs of other gateways have it; never sent
 # What an engine that schedules by priority is told: lower is sooner.
 _PRIORITY = {WorkClass.INTERACTIVE: -10, WorkClass.STANDARD: 0, WorkClass.BATCH: 10}
 _NOBODY = Refusal(Reason.NO_CAPACITY, "No upstream can serve this model now.", 1.0)
@@ -85,6 +77,7 @@ class Walk:
     callers: Callers = field(init=False)
     calibration: Calibration = field(init=False)
     vault: Vault = field(init=False)
+    ends: Ends = field(init=False)
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -92,6 +85,17 @@ class Walk:
         self.callers = Callers(self.config.pepper)
         self.calibration = Calibration(self.config.gateway_id)
         self.vault = Vault(self.config.pepper)
+        self.ends = Ends(
+            self.accountant,
+            self.stats,
+            self.credits,
+            self.budgets,
+            self.calibration,
+            self.vault,
+            self.reserver.returns,
+            self.live,
+            self.now_ms,
+        )
 
     # -- identify, read, resolve, estimate
 
@@ -105,7 +109,7 @@ class Walk:
         caller = self.callers.identify(request.headers, exchange.snapshot, now_ms)
         if isinstance(caller, Refusal):
             self.stats.refused(caller.reason)
-            self._answer_refusal(exchange, caller)
+            self.ends.answer_refusal(exchange, caller)
             return None
         tenant, exchange.key = caller
         exchange.tenant = self.overrides.tenant(tenant, now_ms)
@@ -116,7 +120,7 @@ class Walk:
             or self._overridden(exchange)
         )
         if refusal is not None:
-            self._refuse(exchange, refusal)
+            self.ends.refuse(exchange, refusal)
             return None
         return self._reserve(exchange)
 
@@ -201,15 +205,15 @@ class Walk:
             if isinstance(outcome, Kept):
                 self._replay(exchange, outcome)
             else:
-                self._refuse(exchange, self.overrides.explained(exchange, outcome))
+                self.ends.refuse(exchange, self.overrides.explained(exchange, outcome))
             return
         exchange.hold = outcome
         if exchange.once:
             exchange.recording = Recording(self.vault)
         if exchange.is_gone:
-            self._account_cancelled(exchange)
+            self.ends.account_cancelled(exchange)
         elif exchange.once and (refusal := self.overrides.refusal(exchange)):
-            self._give_up(exchange, refusal)
+            self.ends.give_up(exchange, refusal)
         else:
             self._route(exchange, _NOBODY)
 
@@ -217,13 +221,13 @@ class Walk:
         """The same call was answered before: the same bytes, and no charge."""
         found = answer_again(self.vault, exchange, kept)
         if found is None:
-            self._refuse(exchange, SPENT_REFUSAL)
+            self.ends.refuse(exchange, SPENT_REFUSAL)
             return
         exchange.step = Step.ENDED
         self.live.discard(exchange)
         self.stats.replays += 1
         data, keep_alive = found
-        self._finish(exchange, data, keep_alive=keep_alive)
+        self.ends.finish(exchange, data, keep_alive=keep_alive)
 
     # -- route, forward
 
@@ -241,7 +245,7 @@ class Walk:
                 self.credits.park(partial(self._route, exchange, otherwise, waits=waits + 1))
                 return
             if isinstance(opened, Refusal):
-                self._give_up(exchange, opened)
+                self.ends.give_up(exchange, opened)
                 return
             groups = opened
         need = Need(
@@ -255,7 +259,7 @@ class Walk:
         choice = select(groups, need, time.monotonic())
         endpoint = self.fleet.endpoints.get(choice.candidate.id) if choice is not None else None
         if endpoint is None or not self._may_spend_retry(exchange, endpoint):
-            self._give_up(exchange, otherwise)
+            self.ends.give_up(exchange, otherwise)
             return
         if work is not None:
             exchange.credits = self.credits.take(endpoint.pool.id, work)
@@ -312,51 +316,7 @@ class Walk:
         ):
             self._route(exchange, verdict.refusal)
         else:
-            self._give_up(exchange, verdict.refusal)
-
-    def answered(self, exchange: Exchange, relay: Relay, body: bytes, usage: Usage | None) -> None:
-        """A whole answer has come; `usage` as it states it."""
-        source = UsageSource.REPORTED
-        if usage is None:
-            source = UsageSource.COUNTED
-            usage = counted(exchange, _tokens_in(body, exchange))
-        spend = spend_of(exchange, usage)
-        rates = rate_headers(exchange, self.now_ms())
-        keep_alive = exchange.request.keep_alive
-        data = answer(exchange, rates, spend, body, keep_alive=keep_alive)
-        if exchange.recording is not None:
-            exchange.recording.feed(body)
-        self._succeeded(exchange, relay)
-        finish = partial(self._finish, exchange, data, keep_alive=keep_alive)
-        self._account(exchange, RequestStatus.OK, usage, source, 200, done=finish)
-
-    def stream_done(self, exchange: Exchange, relay: Relay, data: bytes) -> None:
-        """A stream ended as it should; `data` are its last bytes."""
-        usage, source = self._usage_of(exchange, relay)
-        self._succeeded(exchange, relay)
-        keep_alive = exchange.request.keep_alive and not exchange.request.is_http10
-        finish = partial(self._finish, exchange, data, keep_alive=keep_alive)
-        self._account(exchange, RequestStatus.OK, usage, source, 200, done=finish)
-
-    def stream_cut(self, exchange: Exchange, relay: Relay, refusal: Refusal) -> None:
-        """Output was sent, then it failed: a typed event, no `[DONE]`, the connection closes."""
-        usage, source = self._usage_of(exchange, relay)
-        event = error_event(refusal)
-        if exchange.recording is not None:
-            exchange.recording.feed(event)
-        data = event if exchange.request.is_http10 else chunk(event) + LAST_CHUNK
-        finish = partial(self._finish, exchange, data, keep_alive=False)
-        status = RequestStatus.INCOMPLETE
-        self._account(exchange, status, usage, source, 200, refusal.reason, done=finish)
-
-    def client_gone(self, exchange: Exchange) -> None:
-        """The caller has left: close the upstream at once, charge what was used."""
-        exchange.is_gone = True
-        if exchange.recording is not None:
-            exchange.recording.drop()  # nobody has the rest: the call is charged, and spent
-        if exchange.hold is None or exchange.step is Step.ENDED:
-            return  # `_reserved` will void it, or it is over
-        self._account_cancelled(exchange)
+            self.ends.give_up(exchange, verdict.refusal)
 
     def cut_all(self) -> None:
         """The drain limit has passed: end what is still running, with a typed error."""
@@ -367,134 +327,10 @@ class Walk:
                 continue
             relay.cancel()
             if exchange.step is Step.RELAYING:
-                self.stream_cut(exchange, relay, refusal)
+                self.ends.stream_cut(exchange, relay, refusal)
             else:
                 exchange.was_lost = exchange.was_lost or relay.is_sent
-                self._give_up(exchange, refusal)
-
-    # -- account
-
-    def _usage_of(self, exchange: Exchange, relay: Relay) -> tuple[Usage, UsageSource]:
-        usage = read_usage(relay.usage_payload) if relay.usage_payload else None
-        if usage is not None:
-            return usage, UsageSource.REPORTED
-        return counted(exchange, relay.tokens), UsageSource.COUNTED
-
-    def _succeeded(self, exchange: Exchange, relay: Relay) -> None:
-        self.budgets.succeeded(relay.endpoint.pool.id, exchange.tenant.id)
-        if exchange.hold is not None and exchange.hold.has_gauge_limit:
-            seconds = time.monotonic() - exchange.arrived_s
-            self.reserver.returns.promises.ended(exchange.tenant.id, seconds)
-
-    def _account_cancelled(self, exchange: Exchange) -> None:
-        relay = exchange.attempt
-        usage, source = NO_USAGE, UsageSource.COUNTED
-        is_void = True
-        if isinstance(relay, Relay):
-            relay.cancel()
-            if relay.is_sent:
-                usage, source = self._usage_of(exchange, relay)
-                is_void = False
-        status = RequestStatus.CANCELLED
-        self._account(
-            exchange, status, usage, source, _CANCELLED_STATUS, "client_closed", is_void=is_void
-        )
-
-    def _account(
-        self,
-        exchange: Exchange,
-        status: RequestStatus,
-        usage: Usage,
-        source: UsageSource,
-        http_status: int,
-        code: str = "",
-        *,
-        is_void: bool = False,
-        done: Callable[[], None] | None = None,
-    ) -> None:
-        """End the reservation, once: ledger row, shape row, counts.
-
-        `done` runs at once, except that a void waits for its record and an idempotency key for its.
-        """
-        exchange.step = Step.ENDED
-        exchange.attempt = None
-        self.live.discard(exchange)
-        ended_ms = exchange.millis(time.monotonic())
-        end = End(status, usage, source, ended_ms, http_status, code)
-        event = usage_event(exchange, end)
-        if exchange.credits:
-            self.credits.end(
-                exchange.credits, usage.input_tokens, usage.output_tokens, is_void=is_void
-            )
-        if exchange.hold is not None:
-            if is_void:
-                if exchange.recording is not None:
-                    exchange.recording.drop()
-                self.accountant.void(exchange.hold, event=event, done=done)
-            else:
-                sealed = sealed_answer(self.vault, exchange)
-                self.accountant.end(exchange.hold, event, answer=sealed, done=done)
-        cancelled_ms = ended_ms if status is RequestStatus.CANCELLED else None
-        outcome = f"refused:{event.error_code}" if event.is_refused else status
-        self.accountant.shape(shape_row(exchange, end, outcome, cancelled_ms))
-        self.stats.ended(event)
-        self.calibration.observe(exchange.call.ask, event)
-
-    def _finish(self, exchange: Exchange, data: bytes, *, keep_alive: bool) -> None:
-        """Send the last bytes, if there is still somebody."""
-        if not exchange.is_gone:
-            exchange.client.finish(data, keep_alive=keep_alive)
-
-    # -- refusals
-
-    def _give_up(self, exchange: Exchange, refusal: Refusal) -> None:
-        """Refuse after a reservation. What no upstream took on is void; a lost request is a row."""
-        status = status_of(refusal)
-        exchange.refusal = refusal
-        self.stats.refused(refusal.reason)
-        self._account(
-            exchange,
-            RequestStatus.FAILED,
-            NO_USAGE,
-            UsageSource.COUNTED,
-            status,
-            refusal.reason,
-            is_void=not exchange.was_lost,
-            done=lambda: self._answer_refusal(exchange, refusal),
-        )
-
-    def _refuse(self, exchange: Exchange, refusal: Refusal) -> None:
-        """Refuse without a reservation: a shape row and a count are all that is left."""
-        exchange.step = Step.ENDED
-        exchange.refusal = refusal
-        self.live.discard(exchange)
-        class_name = exchange.class_name or exchange.tenant.default_class.value
-        self.stats.refused(
-            refusal.reason,
-            (exchange.tenant.id, exchange.model_name, "", class_name),
-            exchange.input_tokens,
-        )
-        if exchange.has_call:
-            ended_ms = exchange.millis(time.monotonic())
-            status = status_of(refusal)
-            end = End(RequestStatus.FAILED, NO_USAGE, UsageSource.COUNTED, ended_ms, status)
-            outcome = f"refused:{refusal.reason.value}"
-            self.accountant.shape(shape_row(exchange, end, outcome, None))
-        self._answer_refusal(exchange, refusal)
-
-    def refuse_plainly(self, exchange: Exchange, refusal: Refusal) -> None:
-        """Refuse what is no model call: a count is all that is left."""
-        self.stats.refused(refusal.reason)
-        self._answer_refusal(exchange, refusal)
-
-    def _answer_refusal(self, exchange: Exchange, refusal: Refusal) -> None:
-        if exchange.is_gone:
-            return
-        keep_alive = exchange.request.keep_alive
-        rates = rate_headers(exchange, self.now_ms(), refusal.standing)
-        headers = identity_headers(exchange) + rates
-        data = refusal_answer(refusal, headers, keep_alive=keep_alive)
-        exchange.client.finish(data, keep_alive=keep_alive)
+                self.ends.give_up(exchange, refusal)
 
     # -- background
 
@@ -515,9 +351,3 @@ def _work_of(exchange: Exchange) -> Work:
     tenant = exchange.tenant
     caller = Caller(tenant.id, tenant.timezone, exchange.key.id, exchange.call.body)
     return Work(caller, exchange.work_class, exchange.estimate.amounts, exchange.credits)
-
-
-def _tokens_in(body: bytes, exchange: Exchange) -> int:
-    """Output of a whole answer without usage: bytes over bytes per token, within the hold."""
-    estimated = -int(-len(body) // exchange.model.bytes_per_token)
-    return min(estimated, exchange.estimate.amounts.output_tokens)

@@ -10,8 +10,8 @@ from routing.contracts.enums import WorkClass
 from routing.contracts.usage import HoldInfo, encode_hold_info
 from routing.decision.types import Amounts, Hold
 from routing.gateway import journal, leases
+from routing.gateway.ask import Ask
 from routing.gateway.buckets import Stage
-from routing.gateway.reserve import Ask
 from routing.store import keys
 from routing.store.uses import USE
 from tests.accounting import (

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from routing.gateway import journal as journal_module
-from routing.gateway.journal import Journal, JournalLockedError
+from routing.gateway.journal import Journal
 from routing.gateway.journal_file import END, OPEN, PROGRESS, file_head, frame, gather, read_file
+from routing.gateway.journal_start import JournalLockedError
 from routing.gateway.write_gate import WriteGate
 
 pytestmark = pytest.mark.anyio

@@ -1,0 +1,101 @@
+"""What a request asks to hold, and what of that stays the same from call to call."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from routing.contracts.enums import WindowKind, WorkClass
+from routing.contracts.snapshot import KeyEntry, OutagePolicy, Price, TenantEntry
+from routing.decision.limits import AMOUNT_ORDER, Edges, groups_for, rates_of
+from routing.decision.shares import Need
+from routing.decision.types import Amounts
+from routing.gateway.returns import Caller
+from routing.store.reservations import encode_groups, group_edges, suffix_of
+
+EDGE_SLACK_MS: Final = 500  # our estimate of the store's clock may run ahead of an edge by this
+
+
+@dataclass(slots=True)
+class Ask:
+    """What a request asks to hold.
+
+    `info` is its encoded `HoldInfo` (`routing.contracts.usage`), `body` tells it from other calls.
+    `once` names its idempotency key: then it is answered by the store or not at all, since a local
+    share cannot know whether it was charged before. `ttl_ms` (a use of a resource, `once` is then
+    `store.uses.USE`) is how long the hold lasts without a sign of life.
+    """
+
+    request_id: str
+    tenant: TenantEntry
+    key: KeyEntry
+    model: str
+    work_class: WorkClass
+    amounts: Amounts
+    price: Price
+    outage: OutagePolicy
+    info: bytes
+    once: str = ""
+    body: bytes = b""
+    ttl_ms: int = 0
+
+    @property
+    def caller(self) -> Caller:
+        """Who asks, for the times that callers are told."""
+        return Caller(self.tenant.id, self.tenant.timezone, self.key.id, self.body)
+
+
+class Template:
+    """What stays the same for all requests of one tenant, key, model and class."""
+
+    __slots__ = (
+        "edges",
+        "groups",
+        "has_gauge_limit",
+        "key",
+        "left",
+        "left_edges",
+        "rates",
+        "raw",
+        "renew_at_ms",
+        "tenant",
+    )
+
+    def __init__(self, tenant: TenantEntry, key: KeyEntry, model: str, work_class: str) -> None:
+        self.tenant = tenant
+        self.key = key
+        self.groups = groups_for(tenant, key, model, work_class)
+        self.rates = rates_of(self.groups)
+        self.has_gauge_limit = any(rate.window is WindowKind.NOW for rate in self.rates.limits)
+        self.renew_at_ms = 0
+        self.edges: tuple[Edges, ...] = ()
+        self.raw = msgspec.Raw(b"")
+        self.left: list[int] | None = None  # of each dimension, as last seen
+        self.left_edges: tuple[Edges, ...] = ()
+
+    def at(self, now_ms: int) -> msgspec.Raw:
+        """Groups for the wire. They name two windows, so the store's clock chooses."""
+        if now_ms >= self.renew_at_ms:
+            self.renew(now_ms)
+        return self.raw
+
+    def renew(self, now_ms: int) -> None:
+        """Name the windows that are open at `now_ms`: the store said that ours are over."""
+        self.edges = group_edges(self.groups, self.tenant.timezone, now_ms)
+        self.raw = encode_groups(self.tenant.id, self.groups, self.edges)
+        self.renew_at_ms = min((end for _, end, _ in self.edges if end), default=0) + EDGE_SLACK_MS
+
+    def needs(self, amounts: tuple[int, ...]) -> list[Need]:
+        """Its limited counters in the present windows, with what was left when last seen."""
+        seen = self.left if self.left_edges == self.edges else None
+        needs: list[Need] = []
+        place = 0
+        for group, (start, _, _) in zip(self.groups, self.edges, strict=True):
+            suffix = suffix_of(self.tenant.id, group, start)
+            for dim, limit in group.dims:
+                if limit >= 0:
+                    left = limit if seen is None else seen[place]
+                    amount = amounts[AMOUNT_ORDER.index(dim)]
+                    needs.append(Need((suffix, dim.value), amount, left))
+                place += 1
+        return needs

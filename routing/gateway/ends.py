@@ -1,0 +1,224 @@
+"""How a request ends: usage, ledger row, shape row, counts, and the last bytes to its caller.
+
+Whatever the walk began ends here, once: answered, cut off, cancelled, given up after a reservation
+or refused before one.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from routing.contracts.enums import RequestStatus, UsageSource
+from routing.decision.retry import RetryBudgets
+from routing.decision.types import Refusal
+from routing.gateway.account import Accountant
+from routing.gateway.calibration import Calibration
+from routing.gateway.credits import Credits
+from routing.gateway.dialects.usage import Usage, read_usage
+from routing.gateway.exchange import Exchange, Step
+from routing.gateway.http1 import LAST_CHUNK, chunk
+from routing.gateway.once import Vault
+from routing.gateway.record import NO_USAGE, End, counted, shape_row, spend_of, usage_event
+from routing.gateway.refusal import error_event, status_of
+from routing.gateway.relay import Relay
+from routing.gateway.repeat import sealed_answer
+from routing.gateway.reply import answer, identity_headers, rate_headers, refusal_answer
+from routing.gateway.returns import Returns
+from routing.gateway.stats import Stats
+
+_CANCELLED_STATUS = 499  # as logs of other gateways have it; never sent
+
+
+@dataclass(slots=True)
+class Ends:
+    """The ends and what they need; `live` are the requests that hold something."""
+
+    accountant: Accountant
+    stats: Stats
+    credits: Credits
+    budgets: RetryBudgets
+    calibration: Calibration
+    vault: Vault
+    returns: Returns
+    live: set[Exchange]
+    now_ms: Callable[[], int]
+
+    # -- what the relay found
+
+    def answered(self, exchange: Exchange, relay: Relay, body: bytes, usage: Usage | None) -> None:
+        """A whole answer has come; `usage` as it states it."""
+        source = UsageSource.REPORTED
+        if usage is None:
+            source = UsageSource.COUNTED
+            usage = counted(exchange, _tokens_in(body, exchange))
+        spend = spend_of(exchange, usage)
+        rates = rate_headers(exchange, self.now_ms())
+        keep_alive = exchange.request.keep_alive
+        data = answer(exchange, rates, spend, body, keep_alive=keep_alive)
+        if exchange.recording is not None:
+            exchange.recording.feed(body)
+        self._succeeded(exchange, relay)
+        finish = partial(self.finish, exchange, data, keep_alive=keep_alive)
+        self._account(exchange, RequestStatus.OK, usage, source, 200, done=finish)
+
+    def stream_done(self, exchange: Exchange, relay: Relay, data: bytes) -> None:
+        """A stream ended as it should; `data` are its last bytes."""
+        usage, source = self._usage_of(exchange, relay)
+        self._succeeded(exchange, relay)
+        keep_alive = exchange.request.keep_alive and not exchange.request.is_http10
+        finish = partial(self.finish, exchange, data, keep_alive=keep_alive)
+        self._account(exchange, RequestStatus.OK, usage, source, 200, done=finish)
+
+    def stream_cut(self, exchange: Exchange, relay: Relay, refusal: Refusal) -> None:
+        """Output was sent, then it failed: a typed event, no `[DONE]`, the connection closes."""
+        usage, source = self._usage_of(exchange, relay)
+        event = error_event(refusal)
+        if exchange.recording is not None:
+            exchange.recording.feed(event)
+        data = event if exchange.request.is_http10 else chunk(event) + LAST_CHUNK
+        finish = partial(self.finish, exchange, data, keep_alive=False)
+        status = RequestStatus.INCOMPLETE
+        self._account(exchange, status, usage, source, 200, refusal.reason, done=finish)
+
+    def client_gone(self, exchange: Exchange) -> None:
+        """The caller has left: close the upstream at once, charge what was used."""
+        exchange.is_gone = True
+        if exchange.recording is not None:
+            exchange.recording.drop()  # nobody has the rest: the call is charged, and spent
+        if exchange.hold is None or exchange.step is Step.ENDED:
+            return  # `_reserved` will void it, or it is over
+        self.account_cancelled(exchange)
+
+    # -- account
+
+    def _usage_of(self, exchange: Exchange, relay: Relay) -> tuple[Usage, UsageSource]:
+        usage = read_usage(relay.usage_payload) if relay.usage_payload else None
+        if usage is not None:
+            return usage, UsageSource.REPORTED
+        return counted(exchange, relay.tokens), UsageSource.COUNTED
+
+    def _succeeded(self, exchange: Exchange, relay: Relay) -> None:
+        self.budgets.succeeded(relay.endpoint.pool.id, exchange.tenant.id)
+        if exchange.hold is not None and exchange.hold.has_gauge_limit:
+            seconds = time.monotonic() - exchange.arrived_s
+            self.returns.promises.ended(exchange.tenant.id, seconds)
+
+    def account_cancelled(self, exchange: Exchange) -> None:
+        """Its caller left after the reservation: charge what the upstream was asked for so far."""
+        relay = exchange.attempt
+        usage, source = NO_USAGE, UsageSource.COUNTED
+        is_void = True
+        if isinstance(relay, Relay):
+            relay.cancel()
+            if relay.is_sent:
+                usage, source = self._usage_of(exchange, relay)
+                is_void = False
+        status = RequestStatus.CANCELLED
+        self._account(
+            exchange, status, usage, source, _CANCELLED_STATUS, "client_closed", is_void=is_void
+        )
+
+    def _account(
+        self,
+        exchange: Exchange,
+        status: RequestStatus,
+        usage: Usage,
+        source: UsageSource,
+        http_status: int,
+        code: str = "",
+        *,
+        is_void: bool = False,
+        done: Callable[[], None] | None = None,
+    ) -> None:
+        """End the reservation, once: ledger row, shape row, counts.
+
+        `done` runs at once, except that a void waits for its record and an idempotency key for its.
+        """
+        exchange.step = Step.ENDED
+        exchange.attempt = None
+        self.live.discard(exchange)
+        ended_ms = exchange.millis(time.monotonic())
+        end = End(status, usage, source, ended_ms, http_status, code)
+        event = usage_event(exchange, end)
+        if exchange.credits:
+            self.credits.end(
+                exchange.credits, usage.input_tokens, usage.output_tokens, is_void=is_void
+            )
+        if exchange.hold is not None:
+            if is_void:
+                if exchange.recording is not None:
+                    exchange.recording.drop()
+                self.accountant.void(exchange.hold, event=event, done=done)
+            else:
+                sealed = sealed_answer(self.vault, exchange)
+                self.accountant.end(exchange.hold, event, answer=sealed, done=done)
+        cancelled_ms = ended_ms if status is RequestStatus.CANCELLED else None
+        outcome = f"refused:{event.error_code}" if event.is_refused else status
+        self.accountant.shape(shape_row(exchange, end, outcome, cancelled_ms))
+        self.stats.ended(event)
+        self.calibration.observe(exchange.call.ask, event)
+
+    @staticmethod
+    def finish(exchange: Exchange, data: bytes, *, keep_alive: bool) -> None:
+        """Send the last bytes, if there is still somebody."""
+        if not exchange.is_gone:
+            exchange.client.finish(data, keep_alive=keep_alive)
+
+    # -- refusals
+
+    def give_up(self, exchange: Exchange, refusal: Refusal) -> None:
+        """Refuse after a reservation. What no upstream took on is void; a lost request is a row."""
+        status = status_of(refusal)
+        exchange.refusal = refusal
+        self.stats.refused(refusal.reason)
+        self._account(
+            exchange,
+            RequestStatus.FAILED,
+            NO_USAGE,
+            UsageSource.COUNTED,
+            status,
+            refusal.reason,
+            is_void=not exchange.was_lost,
+            done=lambda: self.answer_refusal(exchange, refusal),
+        )
+
+    def refuse(self, exchange: Exchange, refusal: Refusal) -> None:
+        """Refuse without a reservation: a shape row and a count are all that is left."""
+        exchange.step = Step.ENDED
+        exchange.refusal = refusal
+        self.live.discard(exchange)
+        class_name = exchange.class_name or exchange.tenant.default_class.value
+        self.stats.refused(
+            refusal.reason,
+            (exchange.tenant.id, exchange.model_name, "", class_name),
+            exchange.input_tokens,
+        )
+        if exchange.has_call:
+            ended_ms = exchange.millis(time.monotonic())
+            status = status_of(refusal)
+            end = End(RequestStatus.FAILED, NO_USAGE, UsageSource.COUNTED, ended_ms, status)
+            outcome = f"refused:{refusal.reason.value}"
+            self.accountant.shape(shape_row(exchange, end, outcome, None))
+        self.answer_refusal(exchange, refusal)
+
+    def refuse_plainly(self, exchange: Exchange, refusal: Refusal) -> None:
+        """Refuse what is no model call: a count is all that is left."""
+        self.stats.refused(refusal.reason)
+        self.answer_refusal(exchange, refusal)
+
+    def answer_refusal(self, exchange: Exchange, refusal: Refusal) -> None:
+        """Send the refusal, if there is still somebody; nothing is counted."""
+        if exchange.is_gone:
+            return
+        keep_alive = exchange.request.keep_alive
+        rates = rate_headers(exchange, self.now_ms(), refusal.standing)
+        headers = identity_headers(exchange) + rates
+        data = refusal_answer(refusal, headers, keep_alive=keep_alive)
+        exchange.client.finish(data, keep_alive=keep_alive)
+
+
+def _tokens_in(body: bytes, exchange: Exchange) -> int:
+    """Output of a whole answer without usage: bytes over bytes per token, within the hold."""
+    estimated = -int(-len(body) // exchange.model.bytes_per_token)
+    return min(estimated, exchange.estimate.amounts.output_tokens)
