@@ -52,6 +52,11 @@ class GatewayConfig:
         return self.state_dir / f"snapshot.{self.gateway_id}.bin"
 
     @property
+    def overrides_path(self) -> Path:
+        """File of the overrides last obeyed."""
+        return self.state_dir / f"overrides.{self.gateway_id}.bin"
+
+    @property
     def address(self) -> str:
         """Host that other processes reach this gateway by."""
         return self.host if self.host not in ("", "0.0.0.0", "::") else socket.gethostname()  # noqa: S104

@@ -1,18 +1,26 @@
 """Overrides in this gateway: taken from the store when they change, asked for each request.
 
 The rules are `decision.degrade`'s. An emptied store changes nothing: what is in force stays until
-its own end, and the console writes the set again.
+its own end, and the console writes the set again. The last set is kept on disk as well, so that a
+gateway that starts while the store is away obeys it.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 import hiredis
 import msgspec
 
 from routing.contracts.enums import Dimension, WindowKind
-from routing.contracts.override import Override, OverrideKind, decode_overrides
+from routing.contracts.override import (
+    Override,
+    OverrideKind,
+    decode_overrides,
+    encode_overrides,
+)
 from routing.contracts.snapshot import TenantEntry
 from routing.decision.degrade import (
     applying,
@@ -110,13 +118,41 @@ class Overrides:
         )
 
 
-class OverrideKeeper:
-    """Keeps `overrides` equal to the set in the store: `poll` is one small read when unchanged."""
+def read_disk(path: Path) -> tuple[Override, ...]:
+    """The set that an earlier run kept; none (said in the log when it is damaged)."""
+    try:
+        with path.open("rb") as file:
+            return decode_overrides(file.read(MAX_BYTES + 1))
+    except FileNotFoundError:
+        return ()
+    except (OSError, msgspec.MsgspecError) as error:
+        log.warning("the overrides on disk cannot be used: %s", error)
+        return ()
 
-    def __init__(self, store: Store, overrides: Overrides) -> None:
+
+class OverrideKeeper:
+    """Keeps `overrides` equal to the set in the store: `poll` is one small read when unchanged.
+
+    `taken(raw)` is called in the loop with the bytes of each new set, to be kept on disk.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        overrides: Overrides,
+        taken: Callable[[bytes], None] = lambda _raw: None,
+    ) -> None:
         self._store = store
         self._overrides = overrides
+        self._taken = taken
         self._refused = b""
+
+    def restore(self, items: tuple[Override, ...], now_ms: int) -> None:
+        """Obey what an earlier run kept and has not ended, until the store says otherwise."""
+        items = tuple(one for one in items if one.ends_at_ms > now_ms)
+        if items:
+            self._overrides.take(items, encode_overrides(items)[1])
+            log.info("%d overrides in force, from disk", len(items))
 
     async def poll(self) -> bool:
         """Whether a new set was taken. A store that is away or a damaged set changes nothing."""
@@ -137,5 +173,6 @@ class OverrideKeeper:
             log.warning("overrides %s cannot be read, the last ones stay: %s", version, error)
             return False
         self._overrides.take(items, version.decode())
+        self._taken(raw)
         log.info("%d overrides in force (%s)", len(items), self._overrides.version)
         return True

@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 
 import hiredis
 import msgspec
@@ -28,6 +29,7 @@ from routing.gateway.fleet import Fleet
 from routing.gateway.journal import Journal
 from routing.gateway.metrics import Gauges, exposition
 from routing.gateway.overrides import OverrideKeeper, Overrides
+from routing.gateway.overrides import read_disk as read_overrides
 from routing.gateway.probe import Prober
 from routing.gateway.reserve import Reserver
 from routing.gateway.server import Listener, Readiness
@@ -92,7 +94,10 @@ class Gateway:
         self.prober = Prober(self.fleet)
         self.keeper = SnapshotKeeper(self.store, self._take_snapshot)
         self.overrides = Overrides()
-        self.override_keeper = OverrideKeeper(self.store, self.overrides)
+        self.override_keeper = OverrideKeeper(
+            self.store, self.overrides, lambda raw: self._keep_on_disk(config.overrides_path, raw)
+        )
+        self.override_keeper.restore(read_overrides(config.overrides_path), self.started_ms)
         self.walk: Walk | None = None
         self.listener: Listener | None = None
         self.stopping = asyncio.Event()
@@ -164,7 +169,7 @@ class Gateway:
 
     def _take_snapshot(self, snapshot: Snapshot, raw: bytes) -> None:
         self._install(snapshot)
-        self._keep_on_disk(raw)
+        self._keep_on_disk(self.config.snapshot_path, raw)
         self._send_status()
         log.info("snapshot %d in force, policy %s", snapshot.number, snapshot.policy.label)
 
@@ -190,7 +195,7 @@ class Gateway:
         self.walk.budgets.burst = failures.retry_burst
         self.has_snapshot.set()
 
-    def _keep_on_disk(self, raw: bytes) -> None:
+    def _keep_on_disk(self, path: Path, raw: bytes) -> None:
         """Write in a thread; of several in a row the last one wins."""
         loop = asyncio.get_running_loop()
         before = self._disk
@@ -199,9 +204,9 @@ class Gateway:
             if before is not None:
                 await asyncio.gather(before, return_exceptions=True)
             try:
-                await loop.run_in_executor(None, write_disk, self.config.snapshot_path, raw)
+                await loop.run_in_executor(None, write_disk, path, raw)
             except OSError as error:
-                log.warning("the snapshot cannot be kept on disk: %s", error)
+                log.warning("%s cannot be kept on disk: %s", path.name, error)
 
         self._disk = asyncio.ensure_future(write())
 

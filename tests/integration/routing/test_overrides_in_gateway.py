@@ -1,6 +1,7 @@
 """Overrides in the data plane: real gateways over the real store, and nobody else running."""
 
 import contextlib
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,15 @@ from routing.contracts.process import decode_gateway_status
 from routing.store import keys
 from routing.store.state import write_overrides
 from tests.gatewaying import body_of, error_of, rows, serving, stream
-from tests.stack import ACME_KEY, GLOBEX_KEY, GatewayProcess, wait_until
+from tests.ports import through
+from tests.stack import (
+    ACME_KEY,
+    GLOBEX_KEY,
+    GatewayProcess,
+    make_snapshot,
+    start_gateway,
+    wait_until,
+)
 from tests.upstream import UpstreamThread, answer, json_script, stream_script, usage
 
 QUICK = json_script(answer(used=usage(10, 5)))
@@ -27,10 +36,14 @@ AN_HOUR_MS = 3_600_000
 IN_FORCE_WITHIN_S = 1.0  # from the write to the first request that feels it
 
 
+def store_ms(store: "redis.Redis[bytes]") -> int:
+    seconds, micros = store.time()
+    return seconds * 1000 + micros // 1000
+
+
 def put(store: "redis.Redis[bytes]", *items: dict[str, Any], for_ms: int = AN_HOUR_MS) -> str:
     """Write this set as the console does; its version."""
-    seconds, micros = store.time()
-    now_ms = seconds * 1000 + micros // 1000
+    now_ms = store_ms(store)
     made = tuple(
         Override(**({"id": at, "ends_at_ms": now_ms + for_ms, "reason": WHY} | item))
         for at, item in enumerate(items, 1)
@@ -129,6 +142,47 @@ def test_an_emptied_store_and_a_damaged_set_lift_nothing(store: Any, tmp_path: P
         assert ask(gateway, work_class="batch").status_code == 503
         set_in_force(store)
         assert ask(gateway, work_class="batch").status_code == 200
+
+
+def test_a_gateway_restarted_while_the_store_is_away_obeys_the_last_set_until_its_ends(
+    store: Any, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    with UpstreamThread(QUICK) as upstream, through(os.environ["REDIS_URL"]) as (way, url):
+        snapshot = make_snapshot([upstream.address])
+        with start_gateway(snapshot, url, state) as gateway:
+            cap = {"kind": OverrideKind.OUTPUT_CAP, "work_class": WorkClass.STANDARD, "amount": 32}
+            soon = store_ms(store) + 6_000
+            set_in_force(store, PAUSE_BATCH | {"ends_at_ms": soon}, cap)
+            assert error_of(ask(gateway, work_class="batch").json()) == "class_paused"
+        way.refuse()
+        with start_gateway(None, url, state) as gateway:
+            assert store_ms(store) < soon
+            refused = ask(gateway, work_class="batch")
+            assert (refused.status_code, error_of(refused.json())) == (503, "class_paused")
+            assert WHY in refused.json()["error"]["message"]
+            # Its own end, by this gateway's clock; the other goes on.
+            wait_until(lambda: ask(gateway, work_class="batch").status_code == 200, 8, "its end")
+            assert store_ms(store) >= soon
+            answered = ask(gateway, max_tokens=500)
+            assert answered.headers["x-headrace-degraded"] == "output_cap=32"
+            # The store is back and says that nothing is in force: its word replaces the disk's.
+            way.mend()
+            set_in_force(store)
+            assert "x-headrace-degraded" not in ask(gateway, max_tokens=500).headers
+        with start_gateway(None, url, state) as gateway:
+            assert "x-headrace-degraded" not in ask(gateway, max_tokens=500).headers
+
+
+def test_a_damaged_file_of_overrides_keeps_no_gateway_from_starting(
+    store: Any, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "overrides.g0.bin").write_bytes(b"\x00 not a set")
+    with UpstreamThread(QUICK) as upstream, serving(tmp_path, upstream) as gateway:
+        assert ask(gateway, work_class="batch").status_code == 200
+        assert "overrides on disk cannot be used" in gateway.log.read_text()
 
 
 def test_a_lowered_output_bound_reaches_the_engine_and_is_told(store: Any, tmp_path: Path) -> None:
