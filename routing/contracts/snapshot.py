@@ -88,11 +88,16 @@ class TenantEntry(msgspec.Struct, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A pool that serves a model; low `order` first, `weight` 0 drains."""
+    """A pool that serves a model; low `order` first, `weight` 0 drains.
+
+    With an `adapter` the model is that adapter of the pool's own model: only replicas that list it
+    as loaded serve it, under this name.
+    """
 
     pool: str
     order: int = 1
     weight: float = 1.0
+    adapter: str = ""
 
 
 class ModelEntry(msgspec.Struct, frozen=True):

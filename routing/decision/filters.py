@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from routing.contracts.enums import ReplicaHealth
 from routing.decision.breaker import Breaker, Phase
+
+if TYPE_CHECKING:
+    from routing.decision.affinity import Affinity
 
 
 class Why(StrEnum):
@@ -18,6 +21,7 @@ class Why(StrEnum):
     BREAKER = "breaker"
     LOST = "lost"
     KV_FULL = "kv_full"
+    NO_ADAPTER = "no_adapter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,8 @@ class Candidate:
     """An endpoint as its gateway keeps it: mutable, read by the rules, never written by them.
 
     `paused_until_s` is set by an upstream's 429; `in_flight` and `held_tokens` are this gateway's
-    own unfinished work there.
+    own unfinished work there. `adapters` are the names that it lists as loaded beside its own
+    model; None: it was not asked, or has not answered yet.
     """
 
     id: str
@@ -54,13 +59,14 @@ class Candidate:
     in_flight: int = 0
     held_tokens: int = 0
     report: Report | None = None
+    adapters: frozenset[str] | None = None
 
 
 @dataclass(slots=True)
 class Need:
     """What the choice must satisfy; built once an attempt and never changed (not frozen: the cost).
 
-    `tried` are endpoints that this request already failed on.
+    `tried` are endpoints that this request already failed on; `affinity` its past, if it has one.
     """
 
     request_id: str
@@ -69,6 +75,7 @@ class Need:
     attempt: int = 0
     stale_after_s: float = 3.0
     tried: tuple[str, ...] = ()
+    affinity: "Affinity | None" = None
 
 
 class Load(NamedTuple):

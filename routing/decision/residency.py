@@ -26,6 +26,12 @@ class Residency:
     def __len__(self) -> int:
         return len(self._blocks)
 
+    def resize(self, entries: int) -> None:
+        """Keep another number of blocks from now on."""
+        self._entries = entries
+        while len(self._blocks) > entries:
+            self._blocks.popitem(last=False)
+
     def held(self, hashes: Sequence[int]) -> int:
         """How many blocks from the start are probably there; changes nothing."""
         blocks = self._blocks

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from routing.decision.affinity import held_tokens
 from routing.decision.draw import draw
 from routing.decision.filters import Candidate, Load, Need, Why, load_of, why_not
 from routing.decision.scorers import Terms, terms_of
@@ -14,11 +15,15 @@ _LAST_RESORT = (Why.BREAKER, Why.PAUSED)
 
 
 class Group(NamedTuple):
-    """A target of the model: a pool's endpoints, its place in the policy's order, its weight."""
+    """A target of the model: a pool's endpoints, its place in the policy's order, its weight.
+
+    With an `adapter` only the endpoints that list it as loaded can serve.
+    """
 
     order: int
     weight: float
     candidates: Sequence[Candidate]
+    adapter: str = ""
 
 
 class Looked(NamedTuple):
@@ -72,7 +77,10 @@ def _look(group: Group, need: Need, now_s: float) -> list[Looked]:
     broken = []
     for candidate in group.candidates:
         load = load_of(candidate, need, now_s)
-        one = Looked(candidate, weight, load, why_not(candidate, weight, need, load, now_s))
+        why = why_not(candidate, weight, need, load, now_s)
+        if group.adapter and group.adapter not in (candidate.adapters or ()):
+            why = Why.NO_ADAPTER
+        one = Looked(candidate, weight, load, why)
         if one.why is Why.BREAKER:
             broken.append(candidate)
         found.append(one)
@@ -91,11 +99,17 @@ def _pick(
     able, looked = found
     if len(able) == 1:
         return Choice(able[0].candidate, [], looked)
+    held: dict[str, int] = {}
+    if need.affinity is not None:
+        held = held_tokens(need.affinity, [one.candidate for one in able], need.input_tokens)
     compared = []
     tied: list[Candidate] = []
     best = (True, float("inf"))
     for candidate, weight, load, _ in able:
         terms = score(candidate, load, need, now_s)
+        if candidate.id in held:
+            left = 1 - held[candidate.id] / need.input_tokens
+            terms = terms._replace(prefill_s=terms.prefill_s * left)
         compared.append((candidate, terms))
         rank = (load.is_stale, sum(terms) / (weight or 1.0))
         if rank < best:

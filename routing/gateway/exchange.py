@@ -86,6 +86,7 @@ class Exchange:
         "model_name",
         "once",
         "pool",
+        "prefix_hashes",
         "price",
         "recording",
         "refusal",
@@ -149,6 +150,7 @@ class Exchange:
         self.recording: Recording | None = None
         self.credits: tuple[Taken, ...] = ()
         self.refusal: Refusal | None = None
+        self.prefix_hashes: list[int] | None = None
 
     def millis(self, at_s: float) -> int:
         """Unix milliseconds of a monotonic instant of this request."""

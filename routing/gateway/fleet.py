@@ -4,14 +4,29 @@ from routing.contracts.endpoint_state import EndpointState, PoolState
 from routing.contracts.snapshot import EndpointEntry, ModelEntry, PoolEntry, Snapshot
 from routing.decision.breaker import Breaker
 from routing.decision.filters import Candidate, Report
+from routing.decision.residency import Residency, entries_for
 from routing.decision.select import Group
 from routing.gateway.upstream import ConnectionPool
 
+MAX_BLOCKS = 200_000  # prefix blocks remembered of the whole fleet, about 100 B each
+UNKNOWN_KV_TOKENS = 100_000  # of a replica whose KV cache nobody knows yet
+
 
 class Endpoint:
-    """One replica as this gateway uses it; keeps its state over snapshots."""
+    """One replica as this gateway uses it; keeps its state over snapshots.
 
-    __slots__ = ("candidate", "connections", "entry", "host_header", "is_listed", "pool")
+    `residency` are the prefixes that this gateway has sent there.
+    """
+
+    __slots__ = (
+        "candidate",
+        "connections",
+        "entry",
+        "host_header",
+        "is_listed",
+        "pool",
+        "residency",
+    )
 
     def __init__(self, entry: EndpointEntry, pool: PoolEntry) -> None:
         self.entry = entry
@@ -23,9 +38,12 @@ class Endpoint:
         host = f"[{entry.host}]" if ":" in entry.host else entry.host
         self.host_header = f"{host}:{entry.port}".encode()
         self.is_listed = True
+        self.residency = Residency(0)
 
     def refresh(self, entry: EndpointEntry, pool: PoolEntry, ready_at_s: float) -> None:
         """Take over what a new snapshot says of the same address."""
+        if entry.ready_at_ms != self.entry.ready_at_ms:
+            self.residency.forget()  # it started anew: its cache is empty
         self.entry = entry
         self.pool = pool
         self.candidate.is_draining = entry.is_draining
@@ -50,7 +68,9 @@ class Fleet:
         self.endpoints: dict[str, Endpoint] = {}
         self._groups: dict[str, list[Group]] = {}
         self._report_at_ms: dict[str, int] = {}
+        self._adapters: dict[tuple[str, str], str] = {}
         self.pools: tuple[str, ...] = ()
+        self.adapter_pools: frozenset[str] = frozenset()
 
     def take_snapshot(self, snapshot: Snapshot, now_s: float, wall_ms: int) -> None:
         """Follow a snapshot: new endpoints appear, gone ones finish what they have."""
@@ -71,12 +91,42 @@ class Fleet:
                 members.append(endpoint.candidate)
         for endpoint in old.values():
             _retire(endpoint)
+        for endpoint in self.endpoints.values():
+            tokens = endpoint.candidate.kv_capacity_tokens or UNKNOWN_KV_TOKENS
+            most = MAX_BLOCKS // len(self.endpoints)
+            endpoint.residency.resize(min(entries_for(tokens), most))
         self.pools = tuple(snapshot.pools)
+        self._adapters = {
+            (model.name, target.pool): target.adapter
+            for model in snapshot.models.values()
+            for target in model.targets
+            if target.adapter
+        }
+        self.adapter_pools = frozenset(pool for _, pool in self._adapters)
         self._groups = {name: _groups_of(model, by_pool) for name, model in snapshot.models.items()}
 
     def groups(self, model: str) -> list[Group]:
         """Targets of a model in the policy's order."""
         return self._groups.get(model, [])
+
+    def served_name(self, model: str, pool: PoolEntry) -> str:
+        """What a pool's engines call a model that the pool is a target of."""
+        return self._adapters.get((model, pool.id), pool.served_model)
+
+    def unloaded(self, model: str, endpoint: Endpoint) -> None:
+        """A replica answered that it has no such model: if an adapter, it is asked again later."""
+        name = self._adapters.get((model, endpoint.pool.id))
+        candidate = endpoint.candidate
+        if name and candidate.adapters:
+            candidate.adapters -= {name}
+
+    def is_loaded(self, model: str) -> bool:
+        """False for an adapter that no replica has; any other model is."""
+        groups = self.groups(model)
+        return not groups or any(
+            not group.adapter or any(group.adapter in (c.adapters or ()) for c in group.candidates)
+            for group in groups
+        )
 
     def take_report(self, state: PoolState, now_s: float, wall_ms: int) -> None:
         """Take over what the collector says of a pool's endpoints.
@@ -118,7 +168,9 @@ def _retire(endpoint: Endpoint) -> None:
 
 def _groups_of(model: ModelEntry, by_pool: dict[str, list[Candidate]]) -> list[Group]:
     targets = sorted(model.targets, key=lambda target: target.order)
-    return [Group(t.order, t.weight, by_pool[t.pool]) for t in targets if t.pool in by_pool]
+    return [
+        Group(t.order, t.weight, by_pool[t.pool], t.adapter) for t in targets if t.pool in by_pool
+    ]
 
 
 def _note(candidate: Candidate, reported: EndpointState, at_s: float) -> None:

@@ -7,10 +7,10 @@ import time
 import msgspec
 
 from routing.decision.filters import Candidate
+from routing.gateway.asking import ask
 from routing.gateway.dialects.failure import is_cut_off
 from routing.gateway.dialects.usage import is_answer
 from routing.gateway.fleet import Endpoint, Fleet
-from routing.gateway.http1 import ResponseReader
 from routing.gateway.sse import SseScanner
 from routing.gateway.walk import CHAT
 
@@ -18,30 +18,6 @@ log = logging.getLogger(__name__)
 
 PROBE_S = 5.0  # a healthy engine answers one token in well under a second
 MAX_PROBES = 16  # at once
-MAX_ANSWER_BYTES = 64 << 10
-
-
-class _Answer:
-    """Hears one response to its end."""
-
-    def __init__(self, reader: ResponseReader) -> None:
-        self._reader = reader
-        self.body = b""
-        self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-    def received(self) -> None:
-        """More has come."""
-        self.body += self._reader.take()
-        if self._reader.is_done or len(self.body) > MAX_ANSWER_BYTES:
-            self._finish(is_whole=self._reader.is_done)
-
-    def lost(self) -> None:
-        """The connection ended."""
-        self._finish(is_whole=False)
-
-    def _finish(self, *, is_whole: bool) -> None:
-        if not self.done.done():
-            self.done.set_result(is_whole)
 
 
 class Prober:
@@ -89,19 +65,8 @@ async def complete_one_token(endpoint: Endpoint) -> bool:
             "max_tokens": 1,
         }
     )
-    head = (
-        b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\n"
-        b"accept-encoding: identity\r\nx-request-id: probe\r\nconnection: close\r\n"
-        b"content-length: %d\r\n\r\n" % (CHAT, endpoint.host_header, len(body))
-    )
-    connection = await endpoint.connections.dial()
-    try:
-        answer = _Answer(connection.reader)
-        connection.send(answer, head, body)
-        is_whole = await answer.done
-        return is_whole and connection.reader.status == 200 and _is_completion(answer.body)
-    finally:
-        connection.abort()
+    answer = await ask(endpoint, b"POST", CHAT, body)
+    return answer is not None and _is_completion(answer)
 
 
 def _is_completion(body: bytes) -> bool:

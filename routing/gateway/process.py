@@ -21,6 +21,7 @@ from routing.contracts.process import GatewayStatus, decode_gateway_status, enco
 from routing.contracts.slices import encode_frame
 from routing.contracts.snapshot import Snapshot
 from routing.gateway.account import Accountant
+from routing.gateway.adapters import AdapterWatch
 from routing.gateway.admin import AdminListener
 from routing.gateway.calibration import SHARE_EVERY_S
 from routing.gateway.config import GatewayConfig
@@ -92,6 +93,7 @@ class Gateway:
         self.fleet = Fleet()
         self.stats = Stats()
         self.prober = Prober(self.fleet)
+        self.adapters = AdapterWatch(self.fleet)
         self.keeper = SnapshotKeeper(self.store, self._take_snapshot)
         self.overrides = Overrides()
         self.override_keeper = OverrideKeeper(
@@ -245,6 +247,7 @@ class Gateway:
                 self.listener.sweep(now_s)
             self.fleet.close_idle(now_s)
             self.prober.turn(now_s)
+            self.adapters.turn(now_s)
             self._send_status()
             self._send_frame()
             self._send_returns()
@@ -443,6 +446,7 @@ async def _drain(gateway: Gateway, server: asyncio.Server | None) -> None:
 async def _close(gateway: Gateway) -> None:
     """Settle, flush and let go, in the order in which things depend on each other."""
     gateway.prober.stop()
+    gateway.adapters.stop()
     gateway.fleet.close()
     left = await gateway.accountant.drain(SHUTDOWN_FLUSH_S)
     if left:

@@ -4,17 +4,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from routing.contracts.enums import RequestStatus, TaskOutcome, UsageSource
+from routing.contracts.enums import RequestStatus, UsageSource
 from routing.contracts.pricing import spend_nanousd
 from routing.contracts.usage import HoldInfo, ShapeRow, UsageEvent, encode_hold_info
 from routing.decision.prefix import chain_hashes
 from routing.decision.types import Refusal
 from routing.gateway.dialects.usage import Usage
 from routing.gateway.exchange import Exchange
+from routing.gateway.names import names_of
 from routing.gateway.refusal import scope_of, status_of
 
-MAX_TEXT = 64  # characters kept of a caller's session, task and step names
-MAX_SCORE_CHARS = 24  # a double written out in full
 ITL_PRIOR_S = 0.03  # expected gap between tokens, until a pool's own figure is known
 NO_USAGE = Usage(0, 0, 0, 0, False)
 
@@ -126,7 +125,6 @@ def shape_row(exchange: Exchange, end: End, outcome: str, cancelled_ms: int | No
     """
     first, usage, call = exchange.first_token_s, end.usage, exchange.call
     names = names_of(exchange.request.headers)
-    salt = f"{exchange.tenant.cache_salt}:{call.model}".encode()
     return ShapeRow(
         request_id=exchange.request_id,
         tenant_id=exchange.tenant.id,
@@ -148,7 +146,7 @@ def shape_row(exchange: Exchange, end: End, outcome: str, cancelled_ms: int | No
         resend_count=_resends(exchange),
         pool=exchange.pool,
         replica=exchange.replica,
-        prefix_hashes=chain_hashes(salt, call.prompt),
+        prefix_hashes=prefix_of(exchange),
         **(_refused(exchange, exchange.refusal) if exchange.refusal is not None else {}),
     )
 
@@ -173,60 +171,10 @@ def _resends(exchange: Exchange) -> int:
     return int(raw) if raw.isdigit() and len(raw) <= 3 else 0
 
 
-class Names(NamedTuple):
-    """What a caller calls the work that a request belongs to; empty where it says nothing."""
-
-    task_id: str = ""
-    task_kind: str = ""
-    step: str = ""
-    session: str = ""
-    parent_id: str = ""
-    outcome: str = ""
-    score_ratio: float | None = None
-
-
-_OUTCOMES = frozenset(TaskOutcome)
-_NO_NAMES = Names()
-_NAME_HEADERS = frozenset((
-    b"x-headrace-task-id", b"x-headrace-task-kind", b"x-headrace-step",
-    b"x-headrace-session-id", b"x-session-id", b"x-headrace-parent-id",
-    b"x-headrace-task-outcome", b"x-headrace-task-score",
-))  # fmt: skip
-
-
-def names_of(headers: dict[bytes, bytes]) -> Names:
-    """The caller's names in its headers; most requests have none."""
-    if _NAME_HEADERS.isdisjoint(headers):
-        return _NO_NAMES
-    return Names(
-        _text(headers.get(b"x-headrace-task-id")),
-        _text(headers.get(b"x-headrace-task-kind")),
-        _text(headers.get(b"x-headrace-step")),
-        _text(headers.get(b"x-headrace-session-id")) or _text(headers.get(b"x-session-id")),
-        _text(headers.get(b"x-headrace-parent-id")),
-        _outcome(headers.get(b"x-headrace-task-outcome")),
-        _score(headers.get(b"x-headrace-task-score")),
-    )
-
-
-def _outcome(raw: bytes | None) -> str:
-    """`success` or `failure`; anything else says nothing."""
-    text = _text(raw)
-    return text if text in _OUTCOMES else ""
-
-
-def _score(raw: bytes | None) -> float | None:
-    """A ratio from 0 to 1; anything else is unknown."""
-    try:
-        score = float(raw) if raw and len(raw) <= MAX_SCORE_CHARS else None
-    except ValueError:
-        return None
-    return score if score is not None and 0 <= score <= 1 else None
-
-
-def _text(raw: bytes | None) -> str:
-    """A caller's name for something, printable and short."""
-    if not raw:
-        return ""
-    text = raw.decode("latin-1")[:MAX_TEXT]
-    return text if text.isascii() and text.isprintable() else ""
+def prefix_of(exchange: Exchange) -> list[int]:
+    """Chained hashes of the prompt's blocks, computed once a request."""
+    found = exchange.prefix_hashes
+    if found is None:
+        salt = f"{exchange.tenant.cache_salt}:{exchange.call.model}".encode()
+        found = exchange.prefix_hashes = chain_hashes(salt, exchange.call.prompt)
+    return found

@@ -1,5 +1,6 @@
 """What is asked for: alias to model, permission, work class, deadlines."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -47,15 +48,19 @@ def may_use(tenant: TenantEntry, key: KeyEntry, model: str) -> bool:
     return allows(tenant.models, model) and allows(key.models, model)
 
 
-def accepted_names(snapshot: Snapshot, tenant: TenantEntry, key: KeyEntry) -> list[str]:
-    """Every model name that a request of this key would be accepted for, aliases included."""
-    names = [name for name in snapshot.models if may_use(tenant, key, name)]
-    names += [
-        alias
-        for alias, name in snapshot.aliases.items()
-        if name in snapshot.models and may_use(tenant, key, name)
-    ]
-    return sorted(names)
+def accepted_names(
+    snapshot: Snapshot,
+    tenant: TenantEntry,
+    key: KeyEntry,
+    is_loaded: Callable[[str], bool] = lambda _: True,
+) -> list[str]:
+    """Every model name that a request of this key would be accepted for, aliases included.
+
+    `is_loaded` says of a model whether any replica could serve it: adapters come and go.
+    """
+    served = {name for name in snapshot.models if may_use(tenant, key, name) and is_loaded(name)}
+    names = [alias for alias, name in snapshot.aliases.items() if name in served]
+    return sorted([*served, *names])
 
 
 def find_model(

@@ -25,8 +25,8 @@ from routing.gateway.ask import Ask
 from routing.gateway.buckets import Item
 from routing.gateway.exchange import Client, Exchange, Step
 from routing.gateway.http1 import Request, whole
+from routing.gateway.names import names_of
 from routing.gateway.once import Kept
-from routing.gateway.record import names_of
 from routing.gateway.reply import JSON, dollars, identity_headers, rate_headers
 from routing.gateway.reserve import AWAY_RETRY_S
 from routing.gateway.uses import (

@@ -280,7 +280,8 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(request, caller)
             return
         if path == MODELS:
-            rows = [_model_row(name) for name in accepted_names(snapshot, *caller)]
+            names = accepted_names(snapshot, *caller, walk.fleet.is_loaded)
+            rows = [_model_row(name) for name in names]
             self._send(request, 200, msgspec.json.encode({"object": "list", "data": rows}))
             return
         name = unquote(path[len(MODELS) + 1 :], errors="replace")

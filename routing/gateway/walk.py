@@ -22,6 +22,7 @@ from routing.decision.retry import Kind, RetryBudgets, Verdict, may_resend
 from routing.decision.select import Group, select
 from routing.decision.types import Hold, Reason, Refusal
 from routing.gateway.account import Accountant
+from routing.gateway.affinity import affinity_of
 from routing.gateway.ask import Ask
 from routing.gateway.calibration import Calibration
 from routing.gateway.config import GatewayConfig
@@ -35,10 +36,7 @@ from routing.gateway.http1 import Request
 from routing.gateway.identify import Callers
 from routing.gateway.once import HEADER, SPENT_REFUSAL, Kept, Recording, Vault
 from routing.gateway.overrides import Overrides
-from routing.gateway.record import (
-    hold_info,
-    skeleton,
-)
+from routing.gateway.record import hold_info, prefix_of, skeleton
 from routing.gateway.relay import Relay
 from routing.gateway.repeat import answer_again, name_call
 from routing.gateway.reserve import Reserver
@@ -53,6 +51,9 @@ COMPLETIONS = b"/v1/completions"
 _RANDOM_BITS = 74
 # What an engine that schedules by priority is told: lower is sooner.
 _PRIORITY = {WorkClass.INTERACTIVE: -10, WorkClass.STANDARD: 0, WorkClass.BATCH: 10}
+_NOT_LOADED = Refusal(
+    Reason.MODEL_UNAVAILABLE, "No replica has this adapter loaded now.", 1.0, param="model"
+)
 _NOBODY = Refusal(Reason.NO_CAPACITY, "No upstream can serve this model now.", 1.0)
 
 
@@ -255,11 +256,13 @@ class Walk:
             exchange.attempts,
             exchange.snapshot.policy.stale_after_s,
             exchange.tried,
+            affinity_of(exchange, groups, self.fleet),
         )
         choice = select(groups, need, time.monotonic())
         endpoint = self.fleet.endpoints.get(choice.candidate.id) if choice is not None else None
         if endpoint is None or not self._may_spend_retry(exchange, endpoint):
-            self.ends.give_up(exchange, otherwise)
+            is_loaded = endpoint is not None or self.fleet.is_loaded(exchange.model_name)
+            self.ends.give_up(exchange, otherwise if is_loaded else _NOT_LOADED)
             return
         if work is not None:
             exchange.credits = self.credits.take(endpoint.pool.id, work)
@@ -277,8 +280,9 @@ class Walk:
         exchange.tried += (endpoint.candidate.id,)
         exchange.pool, exchange.replica = pool.id, endpoint.candidate.id
         exchange.region = pool.region
+        endpoint.residency.sent(prefix_of(exchange))
         decided = Decided(
-            pool.served_model,
+            self.fleet.served_name(exchange.model_name, pool),
             exchange.estimate.choice_output_tokens,
             exchange.tenant.cache_salt,
             _PRIORITY[exchange.work_class] if pool.takes_priority else 0,
@@ -305,6 +309,8 @@ class Walk:
         candidate = relay.endpoint.candidate
         if verdict.pause_s:
             candidate.paused_until_s = time.monotonic() + verdict.pause_s
+        if verdict.refusal.reason is Reason.MODEL_UNAVAILABLE:
+            self.fleet.unloaded(exchange.model_name, relay.endpoint)
         if verdict.kind is Kind.LOST:
             exchange.was_lost = True
         failures = exchange.snapshot.policy.failures

@@ -95,7 +95,7 @@ def _model(name: str, rule: ModelRule, document: Document, sources: Sources) -> 
         output_cap_tokens=min(facts.output_cap_tokens, document.admission.caps.output_tokens),
         bytes_per_token=facts.bytes_per_token if asked is None else asked,
         targets=tuple(
-            Target(pool=target.pool, order=target.order, weight=float(target.weight))
+            Target(target.pool, target.order, float(target.weight), target.adapter)
             for target in rule.targets
             if target.pool in sources.pools
         ),

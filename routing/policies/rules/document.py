@@ -18,11 +18,15 @@ UNSAID: dict[str, float] = {"reserve_ratio": 0.0, "floor_ratio": FLOOR_RATIO}
 
 
 class TargetRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A pool that serves the model; low `order` first, `weight` 0 drains."""
+    """A pool that serves the model; low `order` first, `weight` 0 drains.
+
+    `adapter`: the model is this adapter of the pool's own model; empty for the pool's own.
+    """
 
     pool: str
     order: int
     weight: float
+    adapter: str = ""
     note: str = ""
 
 

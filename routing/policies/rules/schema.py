@@ -122,6 +122,7 @@ _TARGET = Group(
         "pool": (Text(SLUG), _REQUIRED),
         "order": (Number(1, 9, is_integer=True), 1),
         "weight": (Number(0, 10), 1.0),
+        "adapter": (Text(MODEL_NAME), ""),
     }
 )
 _MODEL = Group(

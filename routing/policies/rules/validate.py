@@ -95,10 +95,12 @@ def _targets(path: str, model: str, rule: ModelRule, around: Surroundings) -> li
         served = around.pools.get(target.pool)
         if served is None:
             findings.append(_refuse(place, "pool", f"no pool {target.pool}.", "Name a pool."))
-        elif served != model:
-            findings.append(
-                _refuse(place, "pool", f"{target.pool} serves {served}.", "Choose another.")
-            )
+        elif target.adapter and served == model:
+            reason = f"{target.pool} serves {model} itself, not an adapter of that name."
+            findings.append(_refuse(f"{place}.adapter", "adapter", reason, "Drop it."))
+        elif served != model and not target.adapter:
+            fix = "Choose another, or name the adapter."
+            findings.append(_refuse(place, "pool", f"{target.pool} serves {served}.", fix))
         if target.pool in seen:
             findings.append(_refuse(place, "pool", f"{target.pool} is said twice.", "Drop one."))
         seen.add(target.pool)

@@ -11,6 +11,7 @@ from routing.policies.rules.document import UNSAID, Document, to_plain
 
 CLASSES = ("interactive", "standard", "batch")
 _ABSENT = object()
+_TARGET_KEYS = ("order", "weight", "adapter")
 Flat = dict[str, object]
 
 
@@ -79,8 +80,8 @@ def _flatten(value: object, path: str, found: Flat) -> None:
                 _flatten(item, _below(path, str(key)), found)
     elif path.endswith(".targets") and isinstance(value, list):
         for target in value:
-            for key in ("order", "weight"):
-                found[f"{path}[{target['pool']}].{key}"] = target[key]
+            for key in _TARGET_KEYS:
+                found[f"{path}[{target['pool']}].{key}"] = target.get(key, "")
     elif isinstance(value, list):
         found[path] = tuple(value)
     else:
@@ -137,14 +138,18 @@ def _targets(change: _Change, name: str, prefix: str) -> None:
         {path[len(prefix) : path.index("]", len(prefix))] for path in change.below(prefix)}
     )
     for pool in pools:
-        order, weight = f"{prefix}{pool}].order", f"{prefix}{pool}].weight"
+        order, weight, adapter = (f"{prefix}{pool}].{key}" for key in _TARGET_KEYS)
+        paths = [order, weight, adapter]
         if order not in change.before:
-            text = f"{name} may also be served by {pool}{_place(change.after, order, weight)}."
-            change.say([order, weight], text)
+            place = _place(change.after, order, weight)
+            kind = f" as its adapter {change.after[adapter]}" if change.after[adapter] else ""
+            change.say(paths, f"{name} may also be served by {pool}{kind}{place}.")
         elif order not in change.after:
-            change.say([order, weight], f"{name} is no longer served by {pool}.", takes=True)
+            change.say(paths, f"{name} is no longer served by {pool}.", takes=True)
         else:
             _moved(change, name, pool, order, weight)
+            new = change.after[adapter]
+            change.say([adapter], f"{pool} answers for {name} with adapter {new or 'none'}.")
 
 
 def _moved(change: _Change, name: str, pool: str, order: str, weight: str) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from routing.gateway.record import Names, names_of
+from routing.gateway.names import Names, names_of
 
 
 def test_every_name_is_read() -> None:
@@ -31,3 +31,31 @@ def test_a_score_outside_its_range_is_unknown(raw: bytes) -> None:
 @pytest.mark.parametrize(("raw", "score"), [(b"0", 0.0), (b"1", 1.0), (b"1e-3", 0.001)])
 def test_a_score_is_a_ratio(raw: bytes, score: float) -> None:
     assert names_of({b"x-headrace-task-score": raw}).score_ratio == score
+
+
+@pytest.mark.parametrize(
+    "name",
+    [b"x-session-id", b"x-claude-code-session-id", b"x-opencode-session", b"x-session-affinity",
+     b"x-litellm-session-id", b"session-id", b"session_id"],
+)  # fmt: skip
+def test_the_session_headers_of_common_agents_are_taken_and_ours_wins(name: bytes) -> None:
+    assert names_of({name: b"s-9"}).session == "s-9"
+    assert names_of({name: b"s-9", b"x-headrace-session-id": b"s-1"}).session == "s-1"
+
+
+TRACE = b"4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+def test_a_traced_workflow_is_a_task_unless_it_is_named() -> None:
+    traced = {b"traceparent": b"00-%b-00f067aa0ba902b7-01" % TRACE}
+    assert names_of(traced).task_id == TRACE.decode()
+    assert names_of(traced | {b"x-headrace-task-id": b"t-1"}).task_id == "t-1"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"00-%b-00f067aa0ba902b7" % TRACE, b"ff-%b-00f067aa0ba902b7-01" % TRACE,
+     b"00-%b-00f067aa0ba902b7-01" % (b"0" * 32), b"00-%b-00f067aa0ba902b7-01" % TRACE.upper()],
+)  # fmt: skip
+def test_a_traceparent_that_is_none_names_nothing(raw: bytes) -> None:
+    assert names_of({b"traceparent": raw}).task_id == ""

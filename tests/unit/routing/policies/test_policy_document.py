@@ -115,6 +115,7 @@ CHANGES = [
     ("models/llama-8b/aliases", ["chat"]),
     ("models/llama-8b/targets/0/weight", 3),
     ("models/llama-8b/targets/0/order", 2),
+    ("models/llama-8b/targets", [{"pool": "eu-a-70b", "adapter": "sql"}]),
     ("models/llama-8b/context_tokens", 4096),
     ("classes/interactive/deadlines/first_token_s", 6),
     ("classes/interactive/caps/output_tokens", 1),
@@ -168,7 +169,14 @@ def test_each_value_that_gateways_honour_changes_the_digest(path, value):
             "eu-a-70b",
             "models.llama-8b.targets[0]",
             "pool",
-            "Choose another.",
+            "Choose another, or name the adapter.",
+        ),
+        (
+            "models/llama-8b/targets/0/adapter",
+            "sql",
+            "models.llama-8b.targets[0].adapter",
+            "adapter",
+            "Drop it.",
         ),
         ("models/llama-8b/targets/0/pool", "gone", "models.llama-8b.targets[0]", "pool", "Name a"),
         (

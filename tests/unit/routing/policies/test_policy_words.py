@@ -63,6 +63,11 @@ TARGETS = "models__llama-70b__targets"
             False,
         ),
         (
+            {TARGETS: [*BASE["models"]["llama-70b"]["targets"], {"pool": "us", "adapter": "sql"}]},
+            "llama-70b may also be served by us as its adapter sql.",
+            False,
+        ),
+        (
             {TARGETS: [{"pool": "eu-a", "weight": 0}, {"pool": "eu-b", "order": 2}]},
             "eu-a takes no new work for llama-70b (was weight 1).",
             True,

@@ -1,0 +1,81 @@
+"""What callers call their work: task, step, session and outcome, from the headers they send."""
+
+import re
+from typing import NamedTuple
+
+from routing.contracts.enums import TaskOutcome
+
+MAX_TEXT = 64  # characters kept of a caller's session, task and step names
+MAX_SCORE_CHARS = 24  # a double written out in full
+
+
+class Names(NamedTuple):
+    """What a caller calls the work that a request belongs to; empty where it says nothing."""
+
+    task_id: str = ""
+    task_kind: str = ""
+    step: str = ""
+    session: str = ""
+    parent_id: str = ""
+    outcome: str = ""
+    score_ratio: float | None = None
+
+
+_OUTCOMES = frozenset(TaskOutcome)
+_NO_NAMES = Names()
+# Where a session is named, ours first; the rest is what common agents and proxies send.
+_SESSION_HEADERS = (
+    b"x-headrace-session-id", b"x-session-id", b"x-claude-code-session-id", b"x-opencode-session",
+    b"x-session-affinity", b"x-litellm-session-id", b"session-id", b"session_id",
+)  # fmt: skip
+_NAME_HEADERS = frozenset((
+    b"x-headrace-task-id", b"x-headrace-task-kind", b"x-headrace-step", b"x-headrace-parent-id",
+    b"x-headrace-task-outcome", b"x-headrace-task-score", b"traceparent", *_SESSION_HEADERS,
+))  # fmt: skip
+# W3C Trace Context: version, trace id, parent span, flags; of a later version more may follow.
+_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?\Z")
+_NO_TRACE = b"0" * 32
+
+
+def names_of(headers: dict[bytes, bytes]) -> Names:
+    """The caller's names in its headers; most requests have none."""
+    if _NAME_HEADERS.isdisjoint(headers):
+        return _NO_NAMES
+    return Names(
+        _text(headers.get(b"x-headrace-task-id")) or _trace(headers.get(b"traceparent")),
+        _text(headers.get(b"x-headrace-task-kind")),
+        _text(headers.get(b"x-headrace-step")),
+        next((text for name in _SESSION_HEADERS if (text := _text(headers.get(name)))), ""),
+        _text(headers.get(b"x-headrace-parent-id")),
+        _outcome(headers.get(b"x-headrace-task-outcome")),
+        _score(headers.get(b"x-headrace-task-score")),
+    )
+
+
+def _trace(raw: bytes | None) -> str:
+    """Trace id of a `traceparent`: all calls of a traced workflow carry the same one."""
+    found = _TRACEPARENT.match(raw) if raw else None
+    return "" if found is None or found[1] == _NO_TRACE else found[1].decode()
+
+
+def _outcome(raw: bytes | None) -> str:
+    """`success` or `failure`; anything else says nothing."""
+    text = _text(raw)
+    return text if text in _OUTCOMES else ""
+
+
+def _score(raw: bytes | None) -> float | None:
+    """A ratio from 0 to 1; anything else is unknown."""
+    try:
+        score = float(raw) if raw and len(raw) <= MAX_SCORE_CHARS else None
+    except ValueError:
+        return None
+    return score if score is not None and 0 <= score <= 1 else None
+
+
+def _text(raw: bytes | None) -> str:
+    """A caller's name for something, printable and short."""
+    if not raw:
+        return ""
+    text = raw.decode("latin-1")[:MAX_TEXT]
+    return text if text.isascii() and text.isprintable() else ""
