@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from capacity.simulation.profiles import EngineProfile, StepTimes, named
+from capacity.simulation.catalogue import named
+from capacity.simulation.profiles import EngineProfile, StepTimes
 from capacity.simulation.run import Run
 from capacity.simulation.scenario import ReplicaSpec, Scenario
 from capacity.simulation.workload import Arrival

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from capacity.drivers.base import DriverError, PoolSpec
 from capacity.drivers.local import LOOPBACK, Launch, LocalDriver
-from capacity.simulation.profiles import PROFILES
+from capacity.simulation.catalogue import PROFILES
 
 BACKLOG = 2048
 # Live calls get this long when a replica is told to stop, whoever tells it.

@@ -4,7 +4,8 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from capacity.simulation.profiles import PROFILES, EngineProfile, StepTimes, named
+from capacity.simulation.catalogue import PROFILES, named
+from capacity.simulation.profiles import EngineProfile, StepTimes
 
 DEFAULT_PROFILE = "demo"
 

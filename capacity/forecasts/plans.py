@@ -27,7 +27,8 @@ from capacity.forecasts.rules.series import HOUR, hour_of
 from capacity.forecasts.rules.sizing import Plan, need_of, plan_of
 from capacity.models import Driver, Forecast, Pool, PoolPlan
 from capacity.models.forecast import MEASURES
-from capacity.simulation.profiles import EngineProfile, UnknownProfileError, named
+from capacity.simulation.catalogue import named
+from capacity.simulation.profiles import EngineProfile, UnknownProfileError
 from routing.contracts.enums import ReplicaLifecycle
 from tenants.ledger.demand import model_hours, model_minutes, served_sizes
 

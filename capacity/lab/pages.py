@@ -7,7 +7,7 @@ from django import forms
 from django.http import HttpRequest, HttpResponseBase
 
 from capacity.lab.rules import Answer, Inputs, Question, answer, questions
-from capacity.simulation.profiles import PROFILES, named
+from capacity.simulation.catalogue import PROFILES, named
 from console.accounts.selectors import Permission, require
 from console.errors import NotFound
 from console.web import units

@@ -16,6 +16,7 @@ from capacity.forecasts.rules.sizing import (
     share_to_shed,
     whole,
 )
+from capacity.simulation.catalogue import named
 from capacity.simulation.closed_forms import (
     Demand,
     decodes_in_flight,
@@ -25,7 +26,7 @@ from capacity.simulation.closed_forms import (
     utilisation,
     work_of,
 )
-from capacity.simulation.profiles import EngineProfile, named
+from capacity.simulation.profiles import EngineProfile
 
 CLOSE_RATIO = 0.1  # a guess this near is right: the model's own error is as large
 

@@ -9,7 +9,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from capacity.simulation.profiles import UnknownProfileError, named
+from capacity.simulation.catalogue import named
+from capacity.simulation.profiles import UnknownProfileError
 from capacity.simulation.scenario import (
     ClientSpec,
     FaultSpec,

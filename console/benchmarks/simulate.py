@@ -12,9 +12,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
+from capacity.simulation.catalogue import named
 from capacity.simulation.chance import Chance
 from capacity.simulation.events import Events
-from capacity.simulation.profiles import named
 from capacity.simulation.run import Run
 from capacity.simulation.scenario import ReplicaSpec, Scenario, TenantSpec
 from capacity.simulation.workload import Arrival, Phase, exponential, lognormal, stream

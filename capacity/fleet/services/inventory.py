@@ -24,7 +24,7 @@ from capacity.models import (
     Replica,
     ReplicaChange,
 )
-from capacity.simulation.profiles import named
+from capacity.simulation.catalogue import named
 from console.audit.rules import Actor
 from console.audit.services import record
 from console.errors import Conflict, InvalidInput, NotFound

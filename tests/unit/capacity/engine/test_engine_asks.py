@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from capacity.engine.asks import Ask, AskError, Limits, read_chat, read_completion, read_tokenize
+from capacity.simulation.catalogue import named
 from capacity.simulation.engine import Finish
-from capacity.simulation.profiles import named
 
 LIMITS = Limits(model="m", profile=named("demo"), seed=0, by_priority=False)
 

@@ -14,8 +14,8 @@ from capacity.forecasts.rules.demand import (
     measured,
 )
 from capacity.forecasts.rules.series import HISTORY_MAX_H, HOUR, filled, hour_of, unbroken
+from capacity.simulation.catalogue import named
 from capacity.simulation.closed_forms import work_of
-from capacity.simulation.profiles import named
 
 NOON = datetime(2025, 11, 30, 12, tzinfo=UTC)
 

@@ -15,6 +15,7 @@ from capacity.forecasts.rules.sizing import (
     with_domain_lost,
     with_share_lost,
 )
+from capacity.simulation.catalogue import named
 from capacity.simulation.closed_forms import (
     Demand,
     Lengths,
@@ -27,7 +28,7 @@ from capacity.simulation.closed_forms import (
     utilisation,
     work_of,
 )
-from capacity.simulation.profiles import StepTimes, named
+from capacity.simulation.profiles import StepTimes
 
 C3 = Demand(120, 800, 300)
 

@@ -6,7 +6,7 @@ from math import inf, isclose
 import pytest
 
 from capacity.lab.rules import Inputs, answer, questions
-from capacity.simulation.profiles import named
+from capacity.simulation.catalogue import named
 
 BASE = Inputs("8b-bf16-h100", 8, 4, 120, 800, 300, itl_target_s=0.025)
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from capacity.simulation.profiles import PROFILES, UnknownProfileError, named
+from capacity.simulation.catalogue import PROFILES, named
+from capacity.simulation.profiles import UnknownProfileError
 
 TABLE = {
     # name: t0 ms, c us, d ns, e ns, KV thousand tokens, tok/s of one 8192-token chunk

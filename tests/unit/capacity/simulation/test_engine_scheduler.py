@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from capacity.simulation.catalogue import named
 from capacity.simulation.engine import EngineRequest, Finish, NeverFitsError, Replica, StepResult
 from capacity.simulation.kv import chain_hashes
-from capacity.simulation.profiles import EngineProfile, StepTimes, named
+from capacity.simulation.profiles import EngineProfile, StepTimes
 
 PROFILE = EngineProfile(
     name="test",

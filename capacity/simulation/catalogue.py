@@ -1,0 +1,123 @@
+"""Built-in profiles by name, and `estimate` for a model on accelerators.
+
+A name is one of `PROFILES`, or `model/gpu/tpN/weights`: `qwen3-32b/h100/tp4/bf16`. Where published
+measurements of that pool exist, its times are fitted to them (`measured`); elsewhere they are the
+prior of `roofline`, which no measurement has verified there.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from capacity.simulation.hardware import (
+    GPUS,
+    H100,
+    H200,
+    LLAMA_8B,
+    LLAMA_70B,
+    MODELS,
+    QWEN3_32B,
+    GpuShape,
+    ModelShape,
+    Precision,
+)
+from capacity.simulation.measured import MEASURED
+from capacity.simulation.profiles import EngineProfile, StepTimes, UnknownProfileError
+from capacity.simulation.roofline import profile_of
+
+MOST_TP: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A profile and where it comes from; `error_ratio` is None where nothing was measured.
+
+    The error is the mean relative one of TPOT on rows that the fit did not see.
+    """
+
+    profile: EngineProfile
+    source: str
+    error_ratio: float | None
+
+
+def estimate(
+    model: str, gpu: str, *, tp: int, weights: Precision, kv: Precision | None = None
+) -> Estimate:
+    """Profile of a known model on `tp` known accelerators; KV has the measured pool's precision.
+
+    Raises `UnknownProfileError` naming what there is, also when the weights do not fit.
+    """
+    if model not in MODELS or gpu not in GPUS or not 1 <= tp <= MOST_TP:
+        raise UnknownProfileError(
+            f"no estimate for {model!r} on {tp} x {gpu!r}: models {', '.join(MODELS)}; "
+            f"accelerators {', '.join(GPUS)}; 1 to {MOST_TP} of them"
+        )
+    name = f"{model}/{gpu}/tp{tp}/{weights.value}"
+    own_kv = kv_of(model, weights)
+    found = MEASURED.get(name) if kv in (None, own_kv) else None
+    profile = profile_of(
+        name,
+        MODELS[model],
+        GPUS[gpu],
+        tp=tp,
+        weights=weights,
+        kv=own_kv if kv is None else kv,
+        times=found.times if found else None,
+    )
+    if not profile.kv_blocks:
+        raise UnknownProfileError(f"{name}: its weights leave no room for KV, take more of them")
+    if found is None:
+        return Estimate(profile, f"prior, unverified ({GPUS[gpu].source})", None)
+    source = f"fitted to {found.rows} published vLLM measurements"
+    return Estimate(profile, source, found.error_ratio)
+
+
+def kv_of(model: str, weights: Precision) -> Precision:
+    """Precision of KV in the published measurements: FP8 only for the 70B model in FP8."""
+    is_fp8 = model == "llama-3.1-70b" and weights is Precision.FP8
+    return Precision.FP8 if is_fp8 else Precision.BF16
+
+
+def _derived(
+    name: str, model: ModelShape, gpu: GpuShape, tp: int, both: Precision
+) -> EngineProfile:
+    return profile_of(name, model, gpu, tp=tp, weights=both, kv=both)
+
+
+PROFILES: Final[dict[str, EngineProfile]] = {
+    profile.name: profile
+    for profile in (
+        _derived("8b-bf16-h100", LLAMA_8B, H100, 1, Precision.BF16),
+        _derived("32b-bf16-h100-tp2", QWEN3_32B, H100, 2, Precision.BF16),
+        _derived("70b-fp8-h100-tp4", LLAMA_70B, H100, 4, Precision.FP8),
+        _derived("70b-fp8-h200-tp2", LLAMA_70B, H200, 2, Precision.FP8),
+        # The engine of decision-core's closed form checks: 8B on H100 with rounded coefficients.
+        EngineProfile(
+            name="reference",
+            times=StepTimes(7.47e-3, 14.4e-6, 24.5e-9, 2.25e-9),
+            kv_blocks=452_000 // 16,
+        ),
+        # No hardware: small and slow enough that a few requests a second fill it visibly and four
+        # of them leave most of a laptop's two cores free.
+        EngineProfile(
+            name="demo",
+            times=StepTimes(25e-3, 60e-6, 150e-9, 4e-9),
+            kv_blocks=2048,
+            token_budget=2048,
+            seats=64,
+            context_tokens=16_384,
+        ),
+    )
+}
+
+
+def named(name: str) -> EngineProfile:
+    """A profile by its name. Raises `UnknownProfileError` naming those there are."""
+    if name in PROFILES:
+        return PROFILES[name]
+    match name.split("/"):
+        case [model, gpu, tp, weights] if tp[2:].isdecimal() and weights in set(Precision):
+            return estimate(model, gpu, tp=int(tp[2:]), weights=Precision(weights)).profile
+    known = ", ".join(sorted(PROFILES))
+    raise UnknownProfileError(
+        f"no engine profile {name!r}: choose one of {known}, or model/gpu/tpN/weights"
+    )
