@@ -13,45 +13,50 @@ from tenants.directory.selectors import slugs_of
 
 MAX_OWN_TENANTS = 20  # listed in the side bar; more are found on the start page
 
+# Grouped by job: what is going on, what is served to whom by what, what will be needed, the works.
 _EVERYTHING = (
     (
-        "Watch",
+        "Now",
         (
             ("Overview", "overview"),
             ("Live", "live"),
-            ("Tasks", "tasks"),
             ("Objectives", "slo"),
-            ("Fleet", "fleet"),
-            ("Inventory", "inventory"),
+            ("Tasks", "tasks"),
         ),
     ),
     (
-        "Control",
+        "Traffic",
         (
             ("Policies", "policies"),
-            ("Rollouts", "rollouts"),
-            ("Playbooks", "playbooks"),
             ("Overrides", "overrides"),
-            ("Tenants", "tenants"),
-            ("Quota requests", "quota_requests"),
-            ("Prices", "prices"),
+            ("Playbooks", "playbooks"),
+            ("Usage", "usage"),
+            ("Estimates", "estimates"),
         ),
     ),
-    ("Plan", (("Forecast", "forecasts"), ("Capacity lab", "lab"), ("Reports", "reports"))),
     (
-        "Account",
+        "Tenants",
         (
+            ("Tenants", "tenants"),
+            ("Quota requests", "quota_requests"),
             ("Spend", "spend"),
-            ("Usage", "usage"),
-            ("Carbon", "carbon"),
-            ("Estimates", "estimates"),
+            ("Prices", "prices"),
             ("Reconciliation", "reconciliation"),
         ),
     ),
-    ("Record", (("Audit", "audit"), ("Jobs", "jobs"), ("System", "system"))),
+    ("Fleet", (("Fleet", "fleet"), ("Inventory", "inventory"), ("Rollouts", "rollouts"))),
+    (
+        "Capacity",
+        (
+            ("Forecast", "forecasts"),
+            ("Capacity lab", "lab"),
+            ("Reports", "reports"),
+            ("Carbon", "carbon"),
+        ),
+    ),
 )
-_FOR_ADMINS = ("Admin", (("People", "people"),))
-_FOR_EVERYONE = ("You", (("Profile", "me"), ("API reference", "docs")))
+_SYSTEM = (("Audit", "audit"), ("Jobs", "jobs"), ("System", "system"))
+_FOR_ADMINS = (("People", "people"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,9 @@ class Group:
 
 
 def navigation(request: HttpRequest) -> dict[str, object]:
-    """Context of the frame: theme, role in words, start page and links.
+    """Context of the frame: theme, role in words, start page and links by job.
+
+    Profile and API reference are in the menu of the account, which everyone has.
 
     No query for who sees everything, two for a tenant's member.
     """
@@ -81,17 +88,12 @@ def navigation(request: HttpRequest) -> dict[str, object]:
     if not isinstance(user, User):
         return context
     if can(user, Permission.VIEW_ALL):
-        admin = (_FOR_ADMINS,) if can(user, Permission.MANAGE_ROLES) else ()
-        groups = tuple(
-            _group(request, label, pages) for label, pages in (*_EVERYTHING, *admin, _FOR_EVERYONE)
-        )
+        admin = _FOR_ADMINS if can(user, Permission.MANAGE_ROLES) else ()
+        everything = (*_EVERYTHING, ("System", (*_SYSTEM, *admin)))
+        groups = tuple(_group(request, label, pages) for label, pages in everything)
         return {**context, "navigation": groups, "role_label": user.get_role_display()}
     own = _own(request, user)
-    return {
-        **context,
-        "navigation": (*own, _group(request, *_FOR_EVERYONE)),
-        "role_label": "tenant" if own else "no role",
-    }
+    return {**context, "navigation": own, "role_label": "tenant" if own else "no role"}
 
 
 def _group(request: HttpRequest, label: str, pages: Iterable[tuple[str, str]]) -> Group:
@@ -100,7 +102,7 @@ def _group(request: HttpRequest, label: str, pages: Iterable[tuple[str, str]]) -
 
 def _own(request: HttpRequest, user: User) -> tuple[Group, ...]:
     slugs = sorted(slugs_of(visible_tenant_ids(user) or ()).values())[:MAX_OWN_TENANTS]
-    watch = Group("Watch", (_link(request, "Live", reverse("live")),))
+    watch = Group("Now", (_link(request, "Live", reverse("live")),))
     return (watch, *(_tenant(request, slug) for slug in slugs)) if slugs else ()
 
 

@@ -91,6 +91,9 @@ function onClick(event) {
   if (button) onCopy(button);
 }
 
+// A low window may cut the column of pages: show the one that is open.
+document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest" });
+
 for (const node of document.querySelectorAll("[data-needs-script]")) node.hidden = false;
 for (const node of document.querySelectorAll("[data-without-script]")) node.hidden = true;
 // A page that answers a form and must not be sent again: reloading it asks for the page before.

@@ -123,6 +123,7 @@ def test_a_lost_console_is_announced_and_the_page_recovers_by_itself(
 def test_a_signed_out_tab_stops_and_says_so(live: Page) -> None:
     other = live.context.new_page()
     other.goto(live.url)
+    other.locator("button[popovertarget=account]").click()
     other.get_by_role("button", name="Sign out").click()
     expect(live.locator("#live-banner")).to_contain_text("Signed out", timeout=10_000)
     expect(live.get_by_role("link", name="Sign in")).to_be_visible()

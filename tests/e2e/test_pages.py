@@ -208,9 +208,40 @@ def test_pages_fit_a_narrow_window(visit, world):
         assert box["x"] + box["width"] <= 320, path
 
 
+def test_a_narrow_window_opens_its_pages_by_keyboard_and_without_scripts(visit):
+    narrow = {"viewport": {"width": 390, "height": 844}}
+    for theme in ("light", "dark"):
+        window = visit("ada", color_scheme=theme, **narrow)
+        window.go("/fleet/")
+        pages = window.page.get_by_role("navigation", name="Pages")
+        expect(pages).to_be_hidden()
+        menu = window.page.get_by_role("button", name="Menu")
+        menu.press("Enter")
+        expect(pages.get_by_role("link", name="Fleet")).to_have_attribute("aria-current", "page")
+        expect(pages.get_by_role("list", name="Capacity").get_by_role("link")).to_have_count(4)
+        assert faults_of(window.page, theme) == []
+        window.page.keyboard.press("Escape")
+        expect(pages).to_be_hidden()
+        expect(menu).to_be_focused()
+        window.page.get_by_role("button", name="ada").click()
+        expect(window.page.get_by_role("button", name="Sign out")).to_be_visible()
+        assert faults_of(window.page, theme) == []
+        assert window.complaints == []
+    bare = visit("tina", java_script_enabled=False, **narrow)
+    bare.go("/t/acme/")
+    pages = bare.page.get_by_role("navigation", name="Pages")
+    expect(pages).to_be_hidden()
+    bare.page.get_by_role("button", name="Menu").press("Enter")
+    bare.page.keyboard.press("Tab")
+    expect(pages.get_by_role("link", name="Live")).to_be_focused()
+    pages.get_by_role("link", name="Keys").click()
+    expect(bare.page.get_by_role("heading", name="API keys")).to_be_visible()
+
+
 def test_the_theme_is_kept_and_there_from_the_first_byte(visit):
     window = visit("ada")
     window.go("/")
+    window.page.get_by_role("button", name="ada").click()
     window.page.get_by_label("Theme").select_option("dark")
     expect(window.page.locator("html")).to_have_attribute("data-theme", "dark")
     answer = window.context.request.get(window.url + "/system/")
@@ -252,6 +283,7 @@ def test_everything_works_without_scripts(visit):
     window.go("/usage/?tenant=acme")
     window.page.get_by_role("link", name="Next").click()
     expect(window.page.locator("#rows tbody tr")).to_have_count(20)
+    window.page.get_by_role("button", name="ada").click()
     window.page.get_by_label("Theme").select_option("dark")
     window.page.get_by_role("button", name="Set").click()
     expect(window.page.locator("html")).to_have_attribute("data-theme", "dark")
@@ -299,6 +331,7 @@ def test_the_fleet_follows_the_collector_by_itself(visit, live_store):
 def test_after_signing_out_the_back_button_shows_nothing(visit):
     window = visit("ana")
     window.go("/tenants/acme/")
+    window.page.get_by_role("button", name="ana").click()
     window.page.get_by_role("button", name="Sign out").click()
     expect(window.page.get_by_role("heading", name="Sign in")).to_be_visible()
     window.page.go_back()
