@@ -20,6 +20,8 @@ from console.rest.schema import endpoint, page_of
 from console.rest.views import Endpoint, key_before, shown, shown_page
 from routing.policies import selectors, services
 
+_LIVE_TAG = "The ETag of the live version that this stands on."
+
 
 class BaseNotSaid(DomainError):  # noqa: N818 - named for what it says
     """A publish that does not say on which version it stands could undo another's work."""
@@ -233,6 +235,7 @@ class Check(Endpoint):
 
     @endpoint(
         operation_id="policies_check",
+        is_read=True,
         request=DocumentRequest,
         answer=CheckSerializer,
         summary="Check a document",
@@ -250,6 +253,7 @@ class Publish(Endpoint):
 
     @endpoint(
         operation_id="policies_publish",
+        if_match=_LIVE_TAG,
         request=PublishRequest,
         answer=PublishedSerializer,
         summary="Publish a version",
@@ -318,6 +322,7 @@ class Apply(Endpoint):
 
     @endpoint(
         operation_id="policies_apply",
+        if_match=_LIVE_TAG,
         request=ApplyRequest,
         answer=PublishedSerializer,
         summary="Apply a plan",
@@ -342,6 +347,7 @@ class Rollback(Endpoint):
 
     @endpoint(
         operation_id="policies_roll_back",
+        if_match=_LIVE_TAG,
         request=RollbackRequest,
         answer=PublishedSerializer,
         summary="Roll back to a version",

@@ -20,6 +20,8 @@ from routing.policies.rules.document import to_plain
 from routing.policies.rules.listing import listed
 from routing.policies.rules.validate import Checked
 
+_DRAFT_TAG = "The ETag of the draft that this is made from."
+
 
 class NotMatched(DomainError):  # noqa: N818 - named for what it says
     """A write to a draft that does not say which edition it was made from."""
@@ -114,6 +116,7 @@ class Draft(Endpoint):
 
     @endpoint(
         operation_id="policy_draft_save",
+        if_match=_DRAFT_TAG,
         request=DraftRequest,
         answer=DraftSerializer,
         summary="Save the draft",
@@ -135,7 +138,12 @@ class Draft(Endpoint):
         )
         return _shown(name)
 
-    @endpoint(operation_id="policy_draft_discard", status=204, summary="Discard the draft")
+    @endpoint(
+        operation_id="policy_draft_discard",
+        if_match=_DRAFT_TAG,
+        status=204,
+        summary="Discard the draft",
+    )
     def delete(self, request: Request, name: str) -> Response:
         """Throw it away; needs `If-Match`."""
         require(self.user, Permission.POLICY_PUBLISH)
@@ -148,6 +156,7 @@ class DraftPublish(Endpoint):
 
     @endpoint(
         operation_id="policy_draft_publish",
+        if_match=_DRAFT_TAG,
         request=DraftPublishRequest,
         answer=PublishedVersionSerializer,
         status=201,

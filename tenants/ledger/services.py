@@ -24,7 +24,7 @@ from tenants.ledger.selectors import periods_filter
 from tenants.models import UsageAdjustment, UsageRollup, WindowUsage
 
 
-@transaction.atomic(durable=True)
+@transaction.atomic
 def adjust(
     *, request_id: str, day: date, reason: str, spend_nanousd: int, note: str, actor: Actor
 ) -> int:
