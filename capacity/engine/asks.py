@@ -146,7 +146,8 @@ def conversation(messages: list[Message], tools: bytes = b"") -> list[bytes]:
     return chat_pieces((_message_text(message) for message in messages), tools.decode())
 
 
-def _prompts(prompt: str | list[str | int | list[int]]) -> list[list[bytes]]:
+def prompts_of(prompt: str | list[str | int | list[int]]) -> list[list[bytes]]:
+    """Tokens of each prompt. Raises `AskError`."""
     if isinstance(prompt, str):
         return [pieces_of(prompt)]
     try:
@@ -162,7 +163,8 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> list[list[bytes]]:
         raise AskError(400, str(error), param="prompt") from error
 
 
-def _check_common(body: _Body, limits: Limits) -> None:
+def check_common(body: _Body, limits: Limits) -> None:
+    """Check what all calls have. Raises `AskError`."""
     if body.model is not None and body.model != limits.model:
         raise AskError(
             404,
@@ -223,9 +225,10 @@ def _work(pieces: list[bytes], limit: int, body: _Body, limits: Limits, choice: 
     return Work(request, text)
 
 
-def _ask(
+def ask_for(
     body: _Body, prompts: list[list[bytes]], asked: int | None, limits: Limits, *, is_chat: bool
 ) -> Ask:
+    """A checked call of these prompts. Raises `AskError`."""
     count = body.n or 1
     if not prompts or not all(prompts):
         raise AskError(400, "The prompt cannot be empty.", param="prompt")
@@ -261,9 +264,11 @@ def read_chat(raw: bytes, limits: Limits) -> Ask:
         body = _chat(raw)
     except msgspec.MsgspecError as error:
         raise AskError(400, str(error)) from error
-    _check_common(body, limits)
+    check_common(body, limits)
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    return _ask(body, [conversation(body.messages, bytes(body.tools))], asked, limits, is_chat=True)
+    return ask_for(
+        body, [conversation(body.messages, bytes(body.tools))], asked, limits, is_chat=True
+    )
 
 
 def read_completion(raw: bytes, limits: Limits) -> Ask:
@@ -272,9 +277,9 @@ def read_completion(raw: bytes, limits: Limits) -> Ask:
         body = _completion(raw)
     except msgspec.MsgspecError as error:
         raise AskError(400, str(error)) from error
-    _check_common(body, limits)
+    check_common(body, limits)
     asked = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
-    return _ask(body, _prompts(body.prompt), asked, limits, is_chat=False)
+    return ask_for(body, prompts_of(body.prompt), asked, limits, is_chat=False)
 
 
 def read_tokenize(raw: bytes) -> list[bytes]:

@@ -6,28 +6,40 @@ import struct
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from capacity.engine.answers import (
     ENGINE_DIED,
-    StreamWriter,
-    died_event,
     encode,
     error_body,
-    whole_answer,
 )
 from capacity.engine.asks import (
-    Ask,
     AskError,
     Limits,
-    read_chat,
-    read_completion,
+    conversation,
     read_tokenize,
 )
 from capacity.engine.faults import HEALTHY, Faults, MetricsFault
 from capacity.engine.loop import Call, Engine
+from capacity.engine.pooling import (
+    Pooled,
+    pooled_answer,
+    read_embeddings,
+    read_rerank,
+    read_score,
+)
+from capacity.engine.shapes import (
+    CHAT,
+    COMPLETION,
+    MESSAGES,
+    RESPONSES,
+    Shape,
+    messages_error,
+    messages_in,
+)
 from capacity.engine.text import id_of
 
 VLLM_VERSION = "0.32.0"  # whose behaviour is mirrored
@@ -122,8 +134,14 @@ class EngineApp:
             ("GET", "/metrics"): self._metrics,
             ("GET", "/v1/models"): self._models,
             ("POST", "/tokenize"): self._tokenize,
-            ("POST", "/v1/chat/completions"): self._chat,
-            ("POST", "/v1/completions"): self._completion,
+            ("POST", "/v1/messages/count_tokens"): self._count_tokens,
+            ("POST", "/v1/chat/completions"): partial(self._generate, CHAT),
+            ("POST", "/v1/completions"): partial(self._generate, COMPLETION),
+            ("POST", "/v1/messages"): partial(self._generate, MESSAGES),
+            ("POST", "/v1/responses"): partial(self._generate, RESPONSES),
+            ("POST", "/v1/embeddings"): partial(self._pool, read_embeddings),
+            ("POST", "/v1/rerank"): partial(self._pool, read_rerank),
+            ("POST", "/v1/score"): partial(self._pool, read_score),
         }
         self._paths = {path for _method, path in self._routes}
 
@@ -202,19 +220,50 @@ class EngineApp:
         }
         await exchange.answer(200, encode(body))
 
-    async def _chat(self, exchange: _Exchange) -> None:
-        await self._generate(exchange, read_chat, "chatcmpl-")
+    async def _count_tokens(self, exchange: _Exchange) -> None:
+        try:
+            raw = await exchange.read()
+            if raw is None:
+                return
+            body = messages_in(raw)
+            pieces = conversation(body.messages, bytes(body.tools))
+        except AskError as error:
+            await self._refuse(exchange, error, messages_error)
+            return
+        await exchange.answer(200, encode({"input_tokens": len(pieces)}))
 
-    async def _completion(self, exchange: _Exchange) -> None:
-        await self._generate(exchange, read_completion, "cmpl-")
-
-    async def _refuse(self, exchange: _Exchange, error: AskError) -> None:
-        body = error_body(error.status, error.message, error.kind, error.param)
+    async def _refuse(
+        self,
+        exchange: _Exchange,
+        error: AskError,
+        words: Callable[[int, str, str, str | None], bytes] = error_body,
+    ) -> None:
+        body = words(error.status, error.message, error.kind, error.param)
         await exchange.answer(error.status, body)
 
-    async def _generate(
-        self, exchange: _Exchange, reader: Callable[[bytes, Limits], Ask], prefix: str
-    ) -> None:
+    async def _pool(self, read: Callable[[bytes, Limits], Pooled], exchange: _Exchange) -> None:
+        request_id = _request_id(exchange.scope)
+        exchange.headers = [(b"x-request-id", request_id)]
+        arrived_s = asyncio.get_running_loop().time()
+        self.server_load += 1
+        try:
+            raw = await exchange.read()
+            if raw is None:
+                return
+            self._refuse_by_script()
+            pooled = read(raw, self._limits)
+            call = self.engine.submit(request_id.decode("latin-1"), pooled.ask, arrived_s)
+            await self._watched(exchange, call, lambda: self._pooled(exchange, call, pooled))
+        except AskError as error:
+            await self._refuse(exchange, error)
+        finally:
+            self.server_load -= 1
+
+    async def _pooled(self, exchange: _Exchange, call: Call, pooled: Pooled) -> None:
+        if await self._is_whole(call):
+            await exchange.answer(200, pooled_answer(pooled, call.id, int(time.time())))
+
+    async def _generate(self, shape: Shape, exchange: _Exchange) -> None:
         request_id = _request_id(exchange.scope)
         exchange.headers = [(b"x-request-id", request_id)]
         arrived_s = asyncio.get_running_loop().time()
@@ -227,11 +276,12 @@ class EngineApp:
                 await exchange.client_left()
                 return
             self._refuse_by_script()
-            call_id = prefix + request_id.decode("latin-1")
-            call = self.engine.submit(call_id, reader(raw, self._limits), arrived_s)
-            await self._watched(exchange, call)
+            call_id = shape.id_prefix + request_id.decode("latin-1")
+            call = self.engine.submit(call_id, shape.read(raw, self._limits), arrived_s)
+            answer = self._stream if call.ask.is_stream else self._whole
+            await self._watched(exchange, call, lambda: answer(exchange, call, shape))
         except AskError as error:
-            await self._refuse(exchange, error)
+            await self._refuse(exchange, error, shape.error)
         finally:
             self.server_load -= 1
 
@@ -240,37 +290,40 @@ class EngineApp:
             status = self.faults.refuse_status
             raise AskError(status, "refused by a scripted fault", kind="ScriptedFault")
 
-    async def _watched(self, exchange: _Exchange, call: Call) -> None:
+    async def _watched(
+        self, exchange: _Exchange, call: Call, answer: Callable[[], Awaitable[None]]
+    ) -> None:
         """Answer a call; when its client leaves, what is left of it is dropped."""
         watcher = asyncio.create_task(exchange.client_left())
         watcher.add_done_callback(lambda _done: call.leave())
         try:
-            if call.ask.is_stream:
-                await self._stream(exchange, call)
-            else:
-                await self._whole(exchange, call)
+            await answer()
         finally:
             watcher.cancel()
             self.engine.abort(call)
 
-    async def _whole(self, exchange: _Exchange, call: Call) -> None:
+    @staticmethod
+    async def _is_whole(call: Call) -> bool:
+        """Wait for a call's end; whether anybody still wants it. Raises `AskError` when cut."""
         while not (call.is_done or call.is_cut or call.is_left):
             await call.news()
-        if call.is_left:
-            return
-        if call.is_cut:
+        if call.is_cut and not call.is_left:
             raise AskError(500, ENGINE_DIED, kind="InternalServerError")
-        block_tokens = self.engine.config.profile.block_tokens
-        await exchange.answer(200, whole_answer(call, int(time.time()), block_tokens))
+        return not call.is_left
 
-    async def _stream(self, exchange: _Exchange, call: Call) -> None:
+    async def _whole(self, exchange: _Exchange, call: Call, shape: Shape) -> None:
+        if await self._is_whole(call):
+            block_tokens = self.engine.config.profile.block_tokens
+            await exchange.answer(200, shape.whole(call, int(time.time()), block_tokens))
+
+    async def _stream(self, exchange: _Exchange, call: Call, shape: Shape) -> None:
         block_tokens = self.engine.config.profile.block_tokens
-        writer = StreamWriter(call, int(time.time()), block_tokens)
+        writer = shape.writer(call, int(time.time()), block_tokens)
         await exchange.start(200, b"text/event-stream; charset=utf-8")
         while not call.is_left:
             events = writer.events()
             if call.is_cut:
-                await exchange.body(events + died_event())
+                await exchange.body(events + shape.died())
                 return
             if call.is_done:
                 await exchange.body(events + writer.end())

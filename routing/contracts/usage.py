@@ -31,6 +31,7 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     the ledger knows into which windows the charge falls. `units` is above 0 for a use of a named
     resource, whose `model` is `resource:<name>`. `task_outcome` is a `TaskOutcome` or
     empty, `task_score` a ratio (0..1): what the caller says of the task that the request ends.
+    `operation` is what was called (`chat`, `embeddings`, ...), empty for a named resource.
     """
 
     request_id: str
@@ -75,6 +76,7 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     parent_id: str = ""
     task_outcome: str = ""
     task_score: float | None = None
+    operation: str = ""
     hops_us: dict[str, int] = {}
     legs: list[list[object]] = []
 

@@ -21,7 +21,9 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     they become. `input_tokens` are given as token ids; `choices` is how many outputs run at once
     (n x prompts); `output_tokens` is the caller's own bound a choice, None when it gave none.
     `dense_bytes` are those of `input_bytes` whose text is not mostly letters and spaces: a token
-    holds few of them. `field` names the member that holds the prompt.
+    holds few of them. `field` names the member that holds the prompt; `frame_tokens` is the most
+    that the engine adds to its prompts by itself; `fits_context`: no prompt is longer than the
+    context. No `choices`: there is no output at all.
     """
 
     input_bytes: int
@@ -33,6 +35,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     picture_tokens: int = 0
     dense_bytes: int = 0
     field: str = "messages"
+    frame_tokens: int = 0
+    fits_context: bool = True
 
 
 class Estimate(msgspec.Struct, frozen=True, gc=False):
@@ -50,14 +54,14 @@ class Rates(NamedTuple):
 
 
 def input_tokens(ask: Ask, rates: Rates, context_tokens: int) -> int:
-    """Upper estimate of prompt tokens: `ceil(bytes / rate)`, ids, pictures.
+    """Upper estimate of prompt tokens: `ceil(bytes / rate)`, ids, pictures, frames.
 
     No engine takes a prompt that is longer than the context.
     """
     dense = ask.dense_bytes
     text = -int(-(ask.input_bytes - dense) // rates.plain) - int(-dense // rates.dense)
-    most = context_tokens * ask.prompts
-    return min(text + ask.input_tokens + ask.picture_tokens, most)
+    tokens = text + ask.input_tokens + ask.picture_tokens + ask.frame_tokens
+    return min(tokens, context_tokens * ask.prompts) if ask.fits_context else tokens
 
 
 def estimate(
@@ -73,7 +77,7 @@ def estimate(
     # Of several prompts the longest has at least the mean.
     least_tokens = int(ask.input_bytes / MOST_BYTES_PER_TOKEN) + ask.input_tokens
     least_tokens = -(-least_tokens // ask.prompts)
-    if least_tokens >= context_tokens:
+    if ask.fits_context and least_tokens >= context_tokens:
         return Refusal(
             Reason.INVALID_REQUEST,
             f"The prompt is too long: at least {least_tokens} tokens, "

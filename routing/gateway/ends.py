@@ -73,7 +73,7 @@ class Ends:
     def stream_cut(self, exchange: Exchange, relay: Relay, refusal: Refusal) -> None:
         """Output was sent, then it failed: a typed event, no `[DONE]`, the connection closes."""
         usage, source = self._usage_of(exchange, relay)
-        event = error_event(refusal)
+        event = error_event(refusal, exchange.operation.style, exchange.request_id)
         if exchange.recording is not None:
             exchange.recording.feed(event)
         data = event if exchange.request.is_http10 else chunk(event) + LAST_CHUNK
@@ -93,7 +93,8 @@ class Ends:
     # -- account
 
     def _usage_of(self, exchange: Exchange, relay: Relay) -> tuple[Usage, UsageSource]:
-        usage = read_usage(relay.usage_payload) if relay.usage_payload else None
+        payload, opening = relay.usage_payloads
+        usage = read_usage(payload, exchange.operation.usage, opening) if payload else None
         if usage is not None:
             return usage, UsageSource.REPORTED
         return counted(exchange, relay.tokens), UsageSource.COUNTED
@@ -214,7 +215,10 @@ class Ends:
         keep_alive = exchange.request.keep_alive
         rates = rate_headers(exchange, self.now_ms(), refusal.standing)
         headers = identity_headers(exchange) + rates
-        data = refusal_answer(refusal, headers, keep_alive=keep_alive)
+        style = exchange.operation.style
+        data = refusal_answer(
+            refusal, headers, keep_alive=keep_alive, style=style, request_id=exchange.request_id
+        )
         exchange.client.finish(data, keep_alive=keep_alive)
 
 

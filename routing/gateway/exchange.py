@@ -16,7 +16,9 @@ from routing.contracts.usage import UsageEvent
 from routing.decision.estimate import Estimate
 from routing.decision.types import Hold, Refusal
 from routing.gateway.credit_books import Taken
-from routing.gateway.dialects.openai import Call
+from routing.gateway.dialects.body import Call
+from routing.gateway.dialects.openai import CHAT
+from routing.gateway.dialects.operation import Operation
 from routing.gateway.http1 import Request
 from routing.gateway.once import Recording
 
@@ -79,12 +81,12 @@ class Exchange:
         "has_call",
         "hold",
         "input_tokens",
-        "is_chat",
         "is_gone",
         "key",
         "model",
         "model_name",
         "once",
+        "operation",
         "pool",
         "prefix_hashes",
         "price",
@@ -132,7 +134,7 @@ class Exchange:
         self.is_gone = False
         self.has_call = False
         self.was_lost = False  # an upstream took it and gave nothing
-        self.is_chat = True
+        self.operation: Operation = CHAT
         self.hold: Hold | None = None
         self.attempt: Attempt | None = None
         self.attempts = 0

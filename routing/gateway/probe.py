@@ -9,10 +9,10 @@ import msgspec
 from routing.decision.filters import Candidate
 from routing.gateway.asking import ask
 from routing.gateway.dialects.failure import is_cut_off
+from routing.gateway.dialects.openai import CHAT
 from routing.gateway.dialects.usage import is_answer
 from routing.gateway.fleet import Endpoint, Fleet
 from routing.gateway.sse import SseScanner
-from routing.gateway.walk import CHAT
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ async def complete_one_token(endpoint: Endpoint) -> bool:
             "max_tokens": 1,
         }
     )
-    answer = await ask(endpoint, b"POST", CHAT, body)
+    answer = await ask(endpoint, b"POST", CHAT.path, body)
     return answer is not None and _is_completion(answer)
 
 

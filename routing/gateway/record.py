@@ -53,6 +53,7 @@ def skeleton(exchange: Exchange, gateway_id: str) -> UsageEvent:
         held_nanousd=amounts.spend_nanousd,
         images=exchange.call.ask.images,
         is_stream=exchange.call.is_stream,
+        operation=exchange.operation.name,
         task_id=names.task_id,
         task_kind=names.task_kind,
         step=names.step,

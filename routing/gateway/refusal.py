@@ -5,6 +5,7 @@ import math
 import msgspec
 
 from routing.decision.types import Reason, Refusal
+from routing.gateway.dialects.operation import Style
 
 LONG_WAIT_S = 120.0  # SDKs do not wait longer by themselves: tell them not to try
 
@@ -46,20 +47,35 @@ def status_of(refusal: Refusal) -> int:
     return _STATUS[refusal.reason][0]
 
 
-def error_object(refusal: Refusal) -> bytes:
-    """`{"error": {...}}` in the OpenAI shape."""
+# Anthropic's words where they differ from OpenAI's.
+_ANTHROPIC_TYPE = {
+    Reason.BUDGET_EXCEEDED: "billing_error",
+    Reason.REQUEST_TOO_LARGE: "request_too_large",
+    Reason.IDEMPOTENCY_BUSY: "invalid_request_error",
+    Reason.IDEMPOTENCY_MISMATCH: "invalid_request_error",
+    Reason.IDEMPOTENCY_SPENT: "invalid_request_error",
+}
+
+
+def error_object(refusal: Refusal, style: Style = Style.OPENAI, request_id: str = "") -> bytes:
+    """`{"error": {...}}` in the OpenAI shape, or Anthropic's with the same members more."""
     error = {
         "message": refusal.message,
         "type": _STATUS[refusal.reason][1],
         "param": refusal.param or None,
         "code": refusal.reason.value,
     }
-    return msgspec.json.encode({"error": error})
+    if style is Style.OPENAI:
+        return msgspec.json.encode({"error": error})
+    error["type"] = _ANTHROPIC_TYPE.get(refusal.reason, error["type"])
+    whole = {"type": "error", "error": error, "request_id": request_id or None}
+    return msgspec.json.encode(whole)
 
 
-def error_event(refusal: Refusal) -> bytes:
-    """The same as a server-sent event; a stream that carries it ends without `[DONE]`."""
-    return b"data: %b\n\n" % error_object(refusal)
+def error_event(refusal: Refusal, style: Style = Style.OPENAI, request_id: str = "") -> bytes:
+    """The same as a server-sent event; a stream that carries it ends without its usual end."""
+    name = b"" if style is Style.OPENAI else b"event: error\n"
+    return b"%bdata: %b\n\n" % (name, error_object(refusal, style, request_id))
 
 
 def retry_headers(refusal: Refusal, status: int) -> bytes:

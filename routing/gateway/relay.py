@@ -86,9 +86,10 @@ class Relay:
         return self._is_sent
 
     @property
-    def usage_payload(self) -> bytes:
-        """The stream's last event with usage, or nothing."""
-        return self._scanner.usage if self._scanner is not None else b""
+    def usage_payloads(self) -> tuple[bytes, bytes]:
+        """The stream's last event with usage, and the one with what was known before the output."""
+        scanner = self._scanner
+        return (scanner.usage, scanner.opening) if scanner is not None else (b"", b"")
 
     # -- sending
 
@@ -163,7 +164,10 @@ class Relay:
             return False
         is_events = reader.headers.get(b"content-type", b"").lower().startswith(_SSE)
         if reader.status == 200 and is_events and self.exchange.call.is_stream:
-            self._scanner = SseScanner(keep_usage=self.exchange.call.include_usage)
+            operation = self.exchange.operation
+            self._scanner = SseScanner(
+                keep_usage=self.exchange.call.include_usage, look=operation.look
+            )
         return True
 
     # -- a stream
@@ -267,8 +271,9 @@ class Relay:
             return
         body = b"".join(self._pieces)
         if reader.status == 200:
-            is_answer, usage = read_answer(body)
-            if is_answer and is_cut_off(body):
+            operation = self.exchange.operation
+            is_answer, usage = read_answer(body, operation.usage)
+            if is_answer and operation.generates and (operation.is_cut_off or is_cut_off)(body):
                 has_output = usage is None or usage.output_tokens > 0
                 self._fail(judge_cut_off(has_output=has_output))
                 return

@@ -6,6 +6,7 @@ from functools import lru_cache
 from routing.contracts.enums import WindowKind
 from routing.decision.limits import window_edges
 from routing.decision.types import Rate, Refusal, Standing
+from routing.gateway.dialects.operation import Style
 from routing.gateway.exchange import Exchange
 from routing.gateway.http1 import LAST_CHUNK, STATUS_LINES, Request, chunk, whole
 from routing.gateway.once import Answer
@@ -27,11 +28,19 @@ _POLICIES = 64  # policies whose header line is kept: those of the snapshots sti
 def identity_headers(exchange: Exchange) -> bytes:
     """Our request id, the policy version that serves it, and what overload took from it."""
     policy = exchange.snapshot.policy
-    return b"x-request-id: %b\r\n%b%b" % (
+    return b"%bx-request-id: %b\r\n%b%b" % (
+        _request_id_line(exchange),
         exchange.request_id.encode(),
         _policy_line(policy.name, policy.version),
         exchange.degraded,
     )
+
+
+def _request_id_line(exchange: Exchange) -> bytes:
+    """Where Anthropic's clients look for the id."""
+    if exchange.operation.style is not Style.ANTHROPIC:
+        return b""
+    return b"request-id: %b\r\n" % exchange.request_id.encode()
 
 
 @lru_cache(maxsize=_POLICIES)
@@ -126,9 +135,15 @@ def answer(
 
 
 def refusal_answer(
-    refusal: Refusal, headers: bytes, *, keep_alive: bool, status: int | None = None
+    refusal: Refusal,
+    headers: bytes,
+    *,
+    keep_alive: bool,
+    status: int | None = None,
+    style: Style = Style.OPENAI,
+    request_id: str = "",
 ) -> bytes:
-    """A refusal as JSON; `headers` are extra finished lines."""
+    """A refusal as JSON in the caller's shape; `headers` are extra finished lines."""
     code = status if status is not None else status_of(refusal)
     lines = JSON + headers + retry_headers(refusal, code)
-    return whole(code, lines, error_object(refusal), keep_alive=keep_alive)
+    return whole(code, lines, error_object(refusal, style, request_id), keep_alive=keep_alive)

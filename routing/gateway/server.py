@@ -9,6 +9,8 @@ from urllib.parse import unquote
 import msgspec
 
 from routing.decision.types import Reason, Refusal
+from routing.gateway.dialects.catalog import BY_PATH
+from routing.gateway.dialects.operation import Style
 from routing.gateway.exchange import Exchange
 from routing.gateway.http1 import (
     CONTINUE,
@@ -23,7 +25,7 @@ from routing.gateway.reply import JSON, refusal_answer
 from routing.gateway.resolve import accepted_names, find_model
 from routing.gateway.resources import RESOURCES, Resources
 from routing.gateway.upstream import no_delay
-from routing.gateway.walk import CHAT, COMPLETIONS, Walk
+from routing.gateway.walk import Walk
 
 MAX_CONNECTIONS = 10_000  # a process; about 10 kB each when idle
 MAX_BUFFERED_BYTES = 256 << 20  # unfinished bodies of all connections together
@@ -100,6 +102,7 @@ class ClientConnection(asyncio.Protocol):
         "_pending",
         "_reader",
         "_since_s",
+        "_style",
         "exchange",
         "transport",
     )
@@ -114,6 +117,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_busy = False
         self._is_pumping = False
         self._since_s = time.monotonic()
+        self._style = Style.OPENAI  # of errors, as the path of the request in hand has it
         self.exchange: Exchange | None = None
 
     # -- called by the event loop
@@ -244,14 +248,17 @@ class ClientConnection(asyncio.Protocol):
 
     def _serve(self, request: Request) -> None:
         self._is_busy = True
+        self._style = Style.OPENAI
         path = request.target.partition(b"?")[0]
-        if path in (CHAT, COMPLETIONS):
+        operation = BY_PATH.get(path)
+        if operation is not None:
+            self._style = operation.style
             if request.method != b"POST":
                 self._refuse_method(request, b"POST")
             elif request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
                 self._refuse(request, _ENCODED)
             else:
-                self.exchange = self._listener.walk.begin(self, request, path)
+                self.exchange = self._listener.walk.begin(self, request, operation)
         elif path.startswith(RESOURCES):
             if request.method != b"POST":
                 self._refuse_method(request, b"POST")
@@ -297,7 +304,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse(self, request: Request, refusal: Refusal, headers: bytes = b"") -> None:
         self._listener.walk.stats.refused(refusal.reason)
-        self._finish(request, refusal_answer(refusal, headers, keep_alive=request.keep_alive))
+        data = refusal_answer(refusal, headers, keep_alive=request.keep_alive, style=self._style)
+        self._finish(request, data)
 
     def _finish(self, request: Request, data: bytes) -> None:
         """Send a whole answer; to HEAD its head alone, or the next answer would be misread."""

@@ -8,19 +8,14 @@ elsewhere), and so is the usage event when the caller did not ask for it. In the
 
 import re
 from enum import StrEnum
-from typing import NamedTuple
 
-import msgspec
+from routing.gateway.dialects.events import DONE, OPENAI_LOOK, Look
 
 MAX_EVENT_BYTES = 1 << 20  # one event, and all that is kept back before the first token
 _BOM = b"\xef\xbb\xbf"
 _END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
 _LINE = re.compile(rb"\r\n|\n|\r")
 _END_BYTES_MAX = 4
-_DONE = b"[DONE]"
-_NOTHING = (b"", b"null", b'""', b"[]", b"{}")
-# Ends that the engine itself made of an answer that goes on: one that shuts down says so, in a 200.
-_CUT_OFF = (b'"abort"', b'"error"')
 
 
 class Fault(StrEnum):
@@ -31,46 +26,21 @@ class Fault(StrEnum):
     TOO_LONG = "too_long"
 
 
-class _Peek(msgspec.Struct):
-    choices: msgspec.Raw = msgspec.Raw(b"")
-    usage: msgspec.Raw = msgspec.Raw(b"")
-    error: msgspec.Raw = msgspec.Raw(b"")
-    object: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _Choice(msgspec.Struct):
-    delta: msgspec.Raw = msgspec.Raw(b"")
-    text: msgspec.Raw = msgspec.Raw(b"")
-    finish_reason: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _Seen(NamedTuple):
-    is_error: bool
-    is_cut_off: bool
-    has_usage: bool
-    is_finish: bool
-    has_choices: bool
-    has_output: bool
-
-
-_peek = msgspec.json.Decoder(_Peek).decode
-_choices = msgspec.json.Decoder(list[_Choice]).decode
-_delta = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-
 class SseScanner:
     """State of one stream.
 
     `tokens` counts events that carried output, `others` those that carried something else (role,
     finish, usage, end; comments are nothing); `usage` is the payload of the last event with a
-    usage object; `fault` says why the stream ended early, `error` then holds the error event's
-    payload. `is_complete`: the end that a client can rely on was seen.
+    usage object, `opening` that of the one with what is known before the output; `fault` says why
+    the stream ended early, `error` then holds the error event's payload. `is_complete`: the
+    end that a client can rely on was seen.
     """
 
     __slots__ = (
         "_held",
         "_held_bytes",
         "_keep_usage",
+        "_look",
         "_partial",
         "_scan_from",
         "_started",
@@ -78,14 +48,16 @@ class SseScanner:
         "fault",
         "has_done",
         "has_finish",
+        "opening",
         "others",
         "tokens",
         "usage",
     )
 
-    def __init__(self, *, keep_usage: bool) -> None:
+    def __init__(self, *, keep_usage: bool, look: Look = OPENAI_LOOK) -> None:
         """`keep_usage`: the caller asked for the usage event, so it is passed on."""
         self._keep_usage = keep_usage
+        self._look = look
         self._partial = bytearray()
         self._scan_from = 0
         self._held: list[bytes] = []
@@ -94,6 +66,7 @@ class SseScanner:
         self.tokens = 0
         self.others = 0
         self.usage = b""
+        self.opening = b""
         self.error = b""
         self.fault: Fault | None = None
         self.has_done = False
@@ -110,7 +83,7 @@ class SseScanner:
             return b""
         if self.tokens and not self._partial and data.startswith(b"data:"):
             events = _whole_events(data)
-            if events and _is_ordinary(data):
+            if events and self._look.is_ordinary(data):
                 self.tokens += events
                 return data
         return self._split(data)
@@ -159,17 +132,17 @@ class SseScanner:
         payload, is_error = _payload_of(raw)
         if payload is None:
             return raw if self.tokens else b""  # comments before the output are dropped
-        if payload == _DONE:
+        if payload == DONE:
             self.has_done = True
             self.others += 1
             return self._release(raw)
-        if self.tokens and not is_error and _is_ordinary(payload):
+        if self.tokens and not is_error and self._look.is_ordinary(payload):
             self.tokens += 1
             return raw
         return self._content(raw, payload, is_error=is_error)
 
     def _content(self, raw: bytes, payload: bytes, *, is_error: bool) -> bytes:
-        seen = _look_into(payload)
+        seen = self._look.into(payload)
         if is_error or seen.is_error:
             return self._failed(payload)
         if seen.is_cut_off:
@@ -177,13 +150,16 @@ class SseScanner:
             self._held = []
             return b""
         self.has_finish = self.has_finish or seen.is_finish
+        self.has_done = self.has_done or seen.is_end
         if seen.has_output:
             self.tokens += 1
         else:
             self.others += 1
+        if seen.opens_usage:
+            self.opening = payload
         if seen.has_usage:
             self.usage = payload
-            if not seen.has_choices and not self._keep_usage:
+            if not seen.is_own and not self._keep_usage:
                 return b""
         if seen.has_output:
             return self._release(raw)
@@ -219,17 +195,6 @@ def _whole_events(data: bytes) -> int:
     return events if is_plain else 0
 
 
-def _is_ordinary(data: bytes) -> bool:
-    """Whether no event in it needs a look inside: no error, end, finish or usage."""
-    return (
-        b'"error"' not in data
-        and b'"finish_reason":"' not in data
-        and b'"finish_reason": "' not in data
-        and _DONE not in data
-        and (b'"usage"' not in data or _usage_is_null(data))
-    )
-
-
 def _payload_of(raw: bytes) -> tuple[bytes | None, bool]:
     """(joined `data` lines or None, whether the event is named `error`)."""
     if raw.startswith(b"data:") and raw.find(b"\n") == len(raw) - 2 and b"\r" not in raw:
@@ -243,40 +208,3 @@ def _payload_of(raw: bytes) -> tuple[bytes | None, bool]:
         elif name == b"event" and value.strip() == b"error":
             is_error = True
     return (b"\n".join(data).strip() if data else None), is_error
-
-
-def _look_into(payload: bytes) -> _Seen:
-    """What an event says. Text that is not for us to judge counts as output.
-
-    Half a surrogate pair, for one, is legal JSON text that a decoder refuses.
-    """
-    try:
-        peek = _peek(payload)
-        choices = _choices(peek.choices) if bytes(peek.choices) not in _NOTHING else []
-        has_output = any(_has_output(choice) for choice in choices)
-    except msgspec.MsgspecError:
-        return _Seen(False, False, False, False, True, True)
-    return _Seen(
-        bytes(peek.error) not in _NOTHING or bytes(peek.object) == b'"error"',
-        any(bytes(choice.finish_reason) in _CUT_OFF for choice in choices),
-        bytes(peek.usage) not in _NOTHING,
-        any(bytes(choice.finish_reason) not in _NOTHING for choice in choices),
-        bool(choices),
-        has_output,
-    )
-
-
-def _has_output(choice: _Choice) -> bool:
-    """Whether a choice carries output: text, or a delta with more than a role."""
-    if bytes(choice.text) not in _NOTHING:
-        return True
-    delta = bytes(choice.delta)
-    if delta in _NOTHING:
-        return False
-    return any(
-        name != "role" and bytes(value) not in _NOTHING for name, value in _delta(delta).items()
-    )
-
-
-def _usage_is_null(data: bytes) -> bool:
-    return data.count(b'"usage"') == data.count(b'"usage":null') + data.count(b'"usage": null')

@@ -28,7 +28,8 @@ from routing.gateway.calibration import Calibration
 from routing.gateway.config import GatewayConfig
 from routing.gateway.credit_books import Work
 from routing.gateway.credits import Credits
-from routing.gateway.dialects.openai import Decided, forwarded_body, read_call
+from routing.gateway.dialects.body import Decided, forwarded_body, read_call
+from routing.gateway.dialects.operation import Operation
 from routing.gateway.ends import Ends
 from routing.gateway.exchange import Client, Exchange, Step
 from routing.gateway.fleet import Endpoint, Fleet
@@ -46,8 +47,6 @@ from routing.gateway.stats import Stats
 
 log = logging.getLogger(__name__)
 
-CHAT = b"/v1/chat/completions"
-COMPLETIONS = b"/v1/completions"
 _RANDOM_BITS = 74
 # What an engine that schedules by priority is told: lower is sooner.
 _PRIORITY = {WorkClass.INTERACTIVE: -10, WorkClass.STANDARD: 0, WorkClass.BATCH: 10}
@@ -100,13 +99,13 @@ class Walk:
 
     # -- identify, read, resolve, estimate
 
-    def begin(self, client: Client, request: Request, path: bytes) -> Exchange | None:
+    def begin(self, client: Client, request: Request, operation: Operation) -> Exchange | None:
         """Take a whole request on. The exchange while it runs, None if it is answered already."""
         now_ms = self.now_ms()
         # Not a secret: ids need to differ, and to be made in a microsecond.
         request_id = uuid7(now_ms, random.getrandbits(_RANDOM_BITS))
         exchange = Exchange(client, request, self.snapshot, request_id, (time.monotonic(), now_ms))
-        exchange.is_chat = path == CHAT
+        exchange.operation = operation
         caller = self.callers.identify(request.headers, exchange.snapshot, now_ms)
         if isinstance(caller, Refusal):
             self.stats.refused(caller.reason)
@@ -130,7 +129,7 @@ class Walk:
         return None if exchange.once else self.overrides.refusal(exchange)
 
     def _read(self, exchange: Exchange) -> Refusal | None:
-        call = read_call(exchange.request.body, is_chat=exchange.is_chat)
+        call = read_call(exchange.request.body, exchange.operation)
         if isinstance(call, Refusal):
             return call
         exchange.call = call
@@ -142,7 +141,7 @@ class Walk:
         header = exchange.request.headers.get(HEADER)
         if header is None:
             return None
-        return name_call(self.vault, exchange, header, CHAT if exchange.is_chat else COMPLETIONS)
+        return name_call(self.vault, exchange, header, exchange.operation.path)
 
     def _resolve(self, exchange: Exchange) -> Refusal | None:
         call = exchange.call
@@ -286,13 +285,14 @@ class Walk:
             exchange.estimate.choice_output_tokens,
             exchange.tenant.cache_salt,
             _PRIORITY[exchange.work_class] if pool.takes_priority else 0,
+            exchange.request_id,
         )
         body = forwarded_body(exchange.call, decided)
         head = (
             b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\n"
             b"accept-encoding: identity\r\nx-request-id: %b\r\ncontent-length: %d\r\n\r\n"
         ) % (
-            CHAT if exchange.is_chat else COMPLETIONS,
+            exchange.operation.path,
             endpoint.host_header,
             exchange.request_id.encode(),
             len(body),

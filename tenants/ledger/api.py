@@ -67,6 +67,7 @@ class TenantUsageSerializer(OutSerializer):
     step = serializers.CharField()
     session = serializers.CharField()
     parent_id = serializers.CharField()
+    operation = serializers.CharField()
 
 
 class UsageSerializer(TenantUsageSerializer):

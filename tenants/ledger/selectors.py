@@ -76,6 +76,7 @@ class UsageLine:
     step: str
     session: str
     parent_id: str
+    operation: str
     hops_us: dict[str, int]
     adjusted_nanousd: int = 0
 
@@ -317,6 +318,7 @@ def _usage_line(row: Usage) -> UsageLine:
         project=row.project.slug,
         session=row.session or "",
         parent_id=row.parent_id or "",
+        operation=row.operation or "",
         **{name: getattr(row, name) for name in _SAME},
     )
 

@@ -54,11 +54,12 @@ class Usage(models.Model):
     step = models.CharField(max_length=32)
     hops_us = models.JSONField()
     legs = models.JSONField()
-    # These four are null in rows that were booked before them.
+    # These five are null in rows that were booked before them.
     session = models.CharField(max_length=120, null=True)  # noqa: DJ001
     parent_id = models.CharField(max_length=120, null=True)  # noqa: DJ001
     task_outcome = models.CharField(max_length=16, null=True)  # noqa: DJ001
     task_score = models.FloatField(null=True)
+    operation = models.CharField(max_length=24, null=True)  # noqa: DJ001 - what was called
 
     class Meta:
         managed = False

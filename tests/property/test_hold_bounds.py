@@ -19,7 +19,8 @@ from routing.decision.estimate import Estimate, estimate
 from routing.decision.pictures import picture_tokens
 from routing.decision.types import Refusal
 from routing.gateway.calibration import Calibration
-from routing.gateway.dialects.openai import Decided, forwarded_body, read_call
+from routing.gateway.dialects.body import Decided, forwarded_body, read_call
+from routing.gateway.dialects.openai import CHAT, COMPLETIONS
 from tests.stack import ALPHA
 
 CONTEXT = 32_768
@@ -105,7 +106,7 @@ def content_tokens(content: Any) -> float:
 
 def held(body: dict[str, Any], *, is_chat: bool, escaped: bool) -> tuple[Estimate, int] | None:
     raw = json.dumps(body, ensure_ascii=escaped, separators=(",", ":")).encode()
-    call = read_call(raw, is_chat=is_chat)
+    call = read_call(raw, CHAT if is_chat else COMPLETIONS)
     assert not isinstance(call, Refusal), call
     found = estimate(
         call.ask,
@@ -170,6 +171,6 @@ def test_picture_hidden_behind_escapes_is_still_a_picture() -> None:
         rb'{"model":"m","messages":[{"role":"user","content":[{"type":"image_\u0075rl",'
         rb'"image_\u0075rl":{"\u0075rl":"https://example.com/a.png"}}]}]}'
     )
-    call = read_call(raw, is_chat=True)
+    call = read_call(raw, CHAT)
     assert not isinstance(call, Refusal)
     assert (call.ask.images, call.ask.picture_tokens) == (1, 4_160)

@@ -1,5 +1,6 @@
-"""Usage objects of the OpenAI shape, read with suspicion."""
+"""Usage objects of every shape, read with suspicion."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -18,7 +19,7 @@ class Usage(NamedTuple):
     cache_write_tokens: int = 0
 
 
-class _PromptDetails(msgspec.Struct):
+class _InputDetails(msgspec.Struct):
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
 
@@ -27,48 +28,130 @@ class _OutputDetails(msgspec.Struct):
     reasoning_tokens: int | None = None
 
 
-class _Counts(msgspec.Struct):
+class Counts(msgspec.Struct):
+    """The members of all usage objects; each shape reads its own."""
+
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
+    prompt_tokens_details: _InputDetails | None = None
     completion_tokens_details: _OutputDetails | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _InputDetails | None = None
+    output_tokens_details: _OutputDetails | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class _Inner(msgspec.Struct):
+    usage: Counts | None = None
 
 
 class _Answer(msgspec.Struct):
-    usage: _Counts | None = None
+    usage: Counts | None = None
     error: msgspec.Raw = msgspec.Raw(b"null")
+    message: msgspec.Raw = msgspec.Raw(b"")  # of an event that opens a message
+    response: msgspec.Raw = msgspec.Raw(b"")  # of an event about a whole response
+    count: int | None = None  # of a tokenization
+    input_tokens: int | None = None  # of a count of tokens
 
 
+Reader = Callable[[Counts], Usage | None]
 _NO_ERROR = (b"null", b"{}", b'""', b"")
 _answer = msgspec.json.Decoder(_Answer).decode
-_skim = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_inner = msgspec.json.Decoder(_Inner).decode
 
 
-def read_usage(payload: bytes) -> Usage | None:
-    """Usage of an answer or of a stream's last event; None when missing or not to be believed."""
+def chat_usage(counts: Counts) -> Usage | None:
+    """Of completions, embeddings and scores: cached input is a part of the input."""
+    if counts.prompt_tokens is None and counts.completion_tokens is None:
+        return None
+    details, more = counts.prompt_tokens_details, counts.completion_tokens_details
+    return _checked(
+        counts.prompt_tokens or 0,
+        (details.cached_tokens or 0) if details else 0,
+        counts.completion_tokens or 0,
+        (more.reasoning_tokens or 0) if more else 0,
+        (details.cache_write_tokens or 0) if details else 0,
+    )
+
+
+def responses_usage(counts: Counts) -> Usage | None:
+    """Of the Responses API: the same figures under newer names."""
+    if counts.input_tokens is None and counts.output_tokens is None:
+        return None
+    details, more = counts.input_tokens_details, counts.output_tokens_details
+    return _checked(
+        counts.input_tokens or 0,
+        (details.cached_tokens or 0) if details else 0,
+        counts.output_tokens or 0,
+        (more.reasoning_tokens or 0) if more else 0,
+        (details.cache_write_tokens or 0) if details else 0,
+    )
+
+
+def messages_usage(counts: Counts) -> Usage | None:
+    """Of the Messages API: `input_tokens` are those beside the cache, read or written."""
+    if counts.input_tokens is None and counts.output_tokens is None:
+        return None
+    read = counts.cache_read_input_tokens or 0
+    written = counts.cache_creation_input_tokens or 0
+    prompt = (counts.input_tokens or 0) + max(read, 0) + max(written, 0)
+    return _checked(prompt, read, counts.output_tokens or 0, 0, written)
+
+
+def read_usage(payload: bytes, reader: Reader = chat_usage, opening: bytes = b"") -> Usage | None:
+    """Usage of an answer or of a stream's last event; None when missing or not to be believed.
+
+    `opening` is the stream's first event with usage: what the last one leaves out is taken of it.
+    """
     try:
-        return _usage_of(_answer(payload).usage)
+        counts = _counts_in(_answer(payload))
+        if opening and opening is not payload:
+            counts = _filled(counts, _counts_in(_answer(opening)))
+        return reader(counts) if counts is not None else None
     except msgspec.MsgspecError:
         return None
 
 
-def read_answer(body: bytes) -> tuple[bool, Usage | None]:
-    """`(is_answer(body), read_usage(body))` in one reading."""
+def read_answer(body: bytes, reader: Reader = chat_usage) -> tuple[bool, Usage | None]:
+    """(whether a whole body is an answer: a JSON object without a top-level error, its usage)."""
     try:
         found = _answer(body)
+        counts = _counts_in(found)
     except msgspec.MsgspecError:
         return _is_object(body), None
-    return bytes(found.error) in _NO_ERROR, _usage_of(found.usage)
+    return bytes(found.error) in _NO_ERROR, reader(counts) if counts is not None else None
 
 
-def _usage_of(counts: _Counts | None) -> Usage | None:
-    if counts is None or (counts.prompt_tokens is None and counts.completion_tokens is None):
+def is_answer(body: bytes) -> bool:
+    """Whether a whole body is a JSON object without a top-level error."""
+    return read_answer(body)[0]
+
+
+def _counts_in(found: _Answer) -> Counts | None:
+    if found.usage is not None:
+        return found.usage
+    for raw in (bytes(found.message), bytes(found.response)):
+        if raw.startswith(b"{"):
+            return _inner(raw).usage
+    tokens = found.count if found.count is not None else found.input_tokens
+    if tokens is None:
         return None
-    prompt, output = counts.prompt_tokens or 0, counts.completion_tokens or 0
-    details, more = counts.prompt_tokens_details, counts.completion_tokens_details
-    cached = (details.cached_tokens or 0) if details else 0
-    written = (details.cache_write_tokens or 0) if details else 0
-    reasoning = (more.reasoning_tokens or 0) if more else 0
+    # Counting runs on no accelerator: it is charged like input that was read from the cache.
+    return Counts(prompt_tokens=tokens, prompt_tokens_details=_InputDetails(cached_tokens=tokens))
+
+
+def _filled(last: Counts | None, first: Counts | None) -> Counts | None:
+    if last is None or first is None:
+        return last or first
+    for name in Counts.__struct_fields__:
+        if getattr(last, name) is None:
+            setattr(last, name, getattr(first, name))
+    return last
+
+
+def _checked(prompt: int, cached: int, output: int, reasoning: int, written: int) -> Usage | None:
     if not (0 <= prompt <= MOST_TOKENS and 0 <= output <= MOST_TOKENS):
         return None
     is_suspicious = not 0 <= cached <= prompt or not 0 <= reasoning <= output
@@ -76,11 +159,6 @@ def _usage_of(counts: _Counts | None) -> Usage | None:
     is_suspicious = is_suspicious or not 0 <= written <= prompt - cached
     reasoning, written = min(max(reasoning, 0), output), min(max(written, 0), prompt - cached)
     return Usage(prompt, cached, output, reasoning, is_suspicious, written)
-
-
-def is_answer(body: bytes) -> bool:
-    """Whether a whole body is a JSON object without a top-level error."""
-    return read_answer(body)[0]
 
 
 def _is_object(body: bytes) -> bool:

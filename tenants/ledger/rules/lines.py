@@ -50,6 +50,7 @@ _TEXTS = {
     "session": 120,
     "parent_id": 120,
     "task_outcome": 16,
+    "operation": 24,
 }
 _AMOUNTS = (
     "input_tokens",

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from routing.decision.types import Reason, Refusal
-from routing.gateway.dialects.openai import Call, Decided, forwarded_body, read_call
+from routing.gateway.dialects.body import Call, Decided, forwarded_body, read_call
+from routing.gateway.dialects.openai import CHAT, COMPLETIONS
 from routing.gateway.dialects.strict import is_deeper
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -11,13 +12,13 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 
 def read(body: object, *, is_chat: bool = True) -> Call:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    found = read_call(raw, is_chat=is_chat)
+    found = read_call(raw, CHAT if is_chat else COMPLETIONS)
     assert isinstance(found, Call), found
     return found
 
 
 def refused(raw: bytes, *, is_chat: bool = True) -> Refusal:
-    found = read_call(raw, is_chat=is_chat)
+    found = read_call(raw, CHAT if is_chat else COMPLETIONS)
     assert isinstance(found, Refusal), "accepted"
     assert found.reason is Reason.INVALID_REQUEST
     return found

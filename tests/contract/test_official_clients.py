@@ -1,0 +1,366 @@
+"""Every operation by the official clients: answers, billed usage, rows, types of errors."""
+
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+from anthropic.types import TextBlock, ToolUseBlock
+from pydantic import BaseModel
+
+from tests.contract.conftest import Served
+from tests.stack import ACME_KEY, ALPHA
+from tests.upstream import (
+    LAST,
+    Reset,
+    Send,
+    answer,
+    event,
+    framed,
+    json_script,
+    sse_head,
+    usage,
+)
+
+HI: Any = [{"role": "user", "content": "hi"}]
+TOOL = {
+    "name": "weather",
+    "description": "Weather of a city",
+    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+FUNCTION: Any = {"type": "function", "function": TOOL | {"parameters": TOOL["input_schema"]}}
+
+
+class City(BaseModel):
+    """What a structured answer holds."""
+
+    name: str
+    people: int
+
+
+def test_embeddings_are_vectors_with_their_usage(served: Served) -> None:
+    client = served.openai()
+    raw = client.embeddings.with_raw_response.create(model="alpha-8b", input=["one", "two two"])
+    found = raw.parse()
+    assert [one.index for one in found.data] == [0, 1]
+    assert len(found.data[0].embedding) == len(found.data[1].embedding) > 0
+    row = served.row(raw.headers["x-request-id"])
+    assert row.operation == "embeddings"
+    assert (row.input_tokens, row.output_tokens) == (found.usage.prompt_tokens, 0)
+    assert row.spend_nanousd == found.usage.prompt_tokens * ALPHA.input_nanousd // 10**6
+    assert row.held_output_tokens == 0
+    assert not row.is_above_hold
+
+
+def test_many_small_texts_are_held_above_what_they_use(served: Served) -> None:
+    client = served.openai()
+    raw = client.embeddings.with_raw_response.create(model="alpha-8b", input=["a"] * 60)
+    row = served.row(raw.headers["x-request-id"])
+    assert row.input_tokens == raw.parse().usage.prompt_tokens
+    assert not row.is_above_hold
+
+
+def test_token_ids_embed_as_their_text(served: Served) -> None:
+    client = served.openai()
+    ids = served.http.post(
+        f"{served.gateway.url}/tokenize",
+        json={"model": "alpha-8b", "prompt": "the same text"},
+        headers={"authorization": f"Bearer {ACME_KEY}"},
+    ).json()["tokens"]
+    by_ids = client.embeddings.create(model="alpha-8b", input=ids)
+    by_text = client.embeddings.create(model="alpha-8b", input="the same text")
+    assert by_ids.data[0].embedding == by_text.data[0].embedding
+    assert by_ids.usage.prompt_tokens == len(ids)
+
+
+def test_a_response_and_its_usage(served: Served) -> None:
+    client = served.openai()
+    raw = client.responses.with_raw_response.create(
+        model="alpha-8b", input="hi", instructions="be short", max_output_tokens=12
+    )
+    found = raw.parse()
+    assert found.output_text
+    assert found.usage is not None
+    row = served.row(raw.headers["x-request-id"])
+    assert row.operation == "responses"
+    assert (row.input_tokens, row.output_tokens) == (
+        found.usage.input_tokens,
+        found.usage.output_tokens,
+    )
+    assert row.output_tokens <= 12
+
+
+def test_the_streaming_helper_of_responses(served: Served) -> None:
+    with served.openai().responses.stream(
+        model="alpha-8b", input=HI, max_output_tokens=400
+    ) as stream:
+        text = "".join(one.delta for one in stream if one.type == "response.output_text.delta")
+        whole = stream.get_final_response()
+    assert whole.output_text == text
+    assert whole.usage is not None
+    row = served.last_row("responses")
+    assert row.is_stream
+    assert row.first_token_at_ms is not None
+    assert (row.input_tokens, row.output_tokens) == (
+        whole.usage.input_tokens,
+        whole.usage.output_tokens,
+    )
+
+
+def test_a_message_and_its_usage(served: Served) -> None:
+    raw = served.anthropic().messages.with_raw_response.create(
+        model="alpha-8b", max_tokens=12, system="be short", messages=HI
+    )
+    found = raw.parse()
+    assert isinstance(found.content[0], TextBlock)
+    assert found.stop_reason in ("end_turn", "max_tokens")
+    assert raw.headers["request-id"] == raw.headers["x-request-id"] == found._request_id
+    assert float(raw.headers["x-headrace-cost-usd"]) > 0
+    row = served.row(raw.headers["request-id"])
+    told = found.usage
+    whole = told.input_tokens + (told.cache_read_input_tokens or 0)
+    whole += told.cache_creation_input_tokens or 0
+    assert row.operation == "messages"
+    assert (row.input_tokens, row.output_tokens) == (whole, told.output_tokens)
+    assert row.cached_tokens == told.cache_read_input_tokens
+    assert not row.is_above_hold
+
+
+def test_cached_input_of_messages_costs_the_cached_price(served: Served) -> None:
+    client = served.anthropic()
+    long: Any = [{"role": "user", "content": "word " * 200}]
+    for _ in range(2):
+        raw = client.messages.with_raw_response.create(
+            model="alpha-8b", max_tokens=1, messages=long
+        )
+    told = raw.parse().usage
+    row = served.row(raw.headers["request-id"])
+    assert row.cached_tokens == told.cache_read_input_tokens
+    assert (told.cache_read_input_tokens or 0) > 100
+    fresh = row.input_tokens - row.cached_tokens
+    cost = fresh * ALPHA.input_nanousd + row.cached_tokens * ALPHA.cached_nanousd
+    assert row.spend_nanousd == (cost + row.output_tokens * ALPHA.output_nanousd) // 10**6
+
+
+def test_the_streaming_helper_of_messages(served: Served) -> None:
+    with served.anthropic().messages.stream(
+        model="alpha-8b", max_tokens=400, messages=HI
+    ) as stream:
+        text = "".join(stream.text_stream)
+        whole = stream.get_final_message()
+    assert whole.content[0].type == "text"
+    assert whole.content[0].text == text
+    row = served.last_row("messages")
+    assert row.is_stream
+    assert row.output_tokens == whole.usage.output_tokens
+
+
+def test_counted_tokens_are_metered_at_the_cached_price(served: Served) -> None:
+    raw = served.anthropic().messages.with_raw_response.count_tokens(
+        model="alpha-8b", messages=HI, system="be short"
+    )
+    counted = raw.parse().input_tokens
+    row = served.row(raw.headers["request-id"])
+    assert row.operation == "count_tokens"
+    assert row.input_tokens == row.cached_tokens == counted > 0
+    assert row.spend_nanousd == counted * ALPHA.cached_nanousd // 10**6
+    message = served.anthropic().messages.create(
+        model="alpha-8b", max_tokens=1, messages=HI, system="be short"
+    )
+    used = message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0)
+    assert counted == used + (message.usage.cache_creation_input_tokens or 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "prompts"),
+    [
+        ("/v1/rerank", {"query": "a b c", "documents": ["one", "two", "three"]}, 3),
+        ("/v1/score", {"text_1": "a b c", "text_2": ["one", "two"]}, 2),
+        ("/tokenize", {"prompt": "some text to cut"}, 1),
+        ("/tokenize", {"messages": HI}, 1),
+    ],
+)
+def test_engines_own_operations_are_metered(
+    served: Served, path: str, body: dict[str, Any], prompts: int
+) -> None:
+    found = served.http.post(
+        f"{served.gateway.url}{path}",
+        json={"model": "alpha-8b"} | body,
+        headers={"authorization": f"Bearer {ACME_KEY}"},
+    )
+    assert found.status_code == 200, found.text
+    row = served.row(found.headers["x-request-id"])
+    told = found.json()
+    assert row.operation == path.rpartition("/")[2]
+    assert row.input_tokens == (
+        told["count"] if "count" in told else told["usage"]["prompt_tokens"]
+    )
+    assert row.input_tokens > 0
+    assert row.spend_nanousd > 0
+    assert not row.is_above_hold
+    assert len(told.get("results", told.get("data", [0]))) == prompts
+
+
+def test_a_query_is_held_once_for_each_document(served: Served) -> None:
+    query, documents = "word " * 100, ["x"] * 20
+    found = served.http.post(
+        f"{served.gateway.url}/v1/rerank",
+        json={"model": "alpha-8b", "query": query, "documents": documents},
+        headers={"authorization": f"Bearer {ACME_KEY}"},
+    )
+    row = served.row(found.headers["x-request-id"])
+    assert row.input_tokens > 20 * 100
+    assert not row.is_above_hold
+
+
+def test_tools_of_chat_come_as_the_engine_sent_them(served: Served) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    told = answer()
+    told["choices"][0] |= {
+        "message": {"role": "assistant", "content": None, "tool_calls": [call]},
+        "finish_reason": "tool_calls",
+    }
+    served.upstream.plan(json_script(told))
+    found = served.openai().chat.completions.create(model="scripted", messages=HI, tools=[FUNCTION])
+    (made,) = found.choices[0].message.tool_calls or []
+    assert made.id == "c1"
+    assert served.upstream.completions[-1].json["tools"] == [FUNCTION]
+
+
+def test_a_structured_answer_is_parsed(served: Served) -> None:
+    served.upstream.plan(json_script(answer('{"name": "Bern", "people": 134000}')))
+    found = served.openai().chat.completions.parse(
+        model="scripted", messages=HI, response_format=City
+    )
+    assert found.choices[0].message.parsed == City(name="Bern", people=134_000)
+    sent = served.upstream.completions[-1].json["response_format"]
+    assert sent["json_schema"]["schema"]["required"] == ["name", "people"]
+
+
+def test_the_streaming_helper_of_chat(served: Served) -> None:
+    with served.openai().chat.completions.stream(
+        model="alpha-8b", messages=HI, max_completion_tokens=60
+    ) as stream:
+        text = "".join(one.delta for one in stream if one.type == "content.delta")
+        whole = stream.get_final_completion()
+    assert whole.choices[0].message.content == text
+
+
+def message_events(*middle: dict[str, Any], end: bool = True) -> list[bytes]:
+    """Events of a streamed message around these."""
+    base = {"id": "m1", "type": "message", "role": "assistant", "model": "m", "content": []}
+    start = base | {"stop_reason": None, "usage": {"input_tokens": 25, "output_tokens": 1}}
+    listed: list[dict[str, Any]] = [{"type": "message_start", "message": start}, *middle]
+    if end:
+        delta = {"stop_reason": "tool_use", "stop_sequence": None}
+        listed.append({"type": "message_delta", "delta": delta, "usage": {"output_tokens": 9}})
+        listed.append({"type": "message_stop"})
+    return [f"event: {one['type']}\n".encode() + event(one) for one in listed]
+
+
+def test_tools_of_messages_come_as_the_engine_sent_them(served: Served) -> None:
+    block = {"type": "tool_use", "id": "t1", "name": "weather", "input": {}}
+    pieces = [
+        {"type": "input_json_delta", "partial_json": part} for part in ('{"ci', 'ty":"Bern"}')
+    ]
+    events = message_events(
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        *({"type": "content_block_delta", "index": 0, "delta": piece} for piece in pieces),
+        {"type": "content_block_stop", "index": 0},
+    )
+    served.upstream.plan([sse_head(), *[Send(framed(one)) for one in events], Send(LAST)])
+    with served.anthropic().messages.stream(
+        model="scripted",
+        max_tokens=50,
+        messages=HI,
+        tools=[TOOL],  # type: ignore[list-item]
+    ) as stream:
+        whole = stream.get_final_message()
+    (made,) = whole.content
+    assert isinstance(made, ToolUseBlock)
+    assert made.input == {"city": "Bern"}
+    row = served.last_row("messages")
+    assert (row.input_tokens, row.output_tokens) == (25, 9)
+    assert row.usage_source == "reported"
+    sent = served.upstream.completions[-1]
+    assert sent.path == "/v1/messages"
+    assert sent.json["cache_salt"] == "salt-acme"
+    assert "stream_options" not in sent.json
+
+
+def test_a_broken_stream_of_messages_is_their_error_event(served: Served) -> None:
+    block = {"type": "text", "text": ""}
+    events = message_events(
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a"}},
+        end=False,
+    )
+    served.upstream.plan([sse_head(), *[Send(framed(one)) for one in events], Reset()])
+    with (
+        pytest.raises(anthropic.APIStatusError, match="after 1 output token") as caught,
+        served.anthropic().messages.stream(model="scripted", max_tokens=50, messages=HI) as stream,
+    ):
+        stream.get_final_message()
+    assert caught.value.body["error"]["type"] == "api_error"  # type: ignore[index]
+    row = served.last_row("messages")
+    assert (row.status, row.usage_source, row.output_tokens) == ("incomplete", "counted", 1)
+
+
+def test_a_response_that_fails_in_its_stream_is_an_error(served: Served) -> None:
+    begun = {"type": "response.created", "sequence_number": 0, "response": {"id": "r"}}
+    delta = {"type": "response.output_text.delta", "sequence_number": 1, "delta": "a"}
+    failed = {"type": "error", "sequence_number": 2, "code": "server_error", "message": "died"}
+    script = [Send(framed(event(one))) for one in (begun, delta, failed)]
+    served.upstream.plan([sse_head(), *script, Send(LAST)])
+    with pytest.raises(openai.APIError, match="after 1 output token"):
+        list(served.openai().responses.create(model="scripted", input="hi", stream=True))
+
+
+def test_error_types_of_anthropic(served: Served) -> None:
+    with pytest.raises(anthropic.AuthenticationError) as denied:
+        served.anthropic("sk-wrong").messages.create(model="alpha-8b", max_tokens=1, messages=HI)
+    assert denied.value.body["error"]["type"] == "authentication_error"  # type: ignore[index]
+    assert denied.value.body["type"] == "error"  # type: ignore[index]
+    assert denied.value.request_id
+    with pytest.raises(anthropic.NotFoundError) as unknown:
+        served.anthropic().messages.create(model="nope", max_tokens=1, messages=HI)
+    assert unknown.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
+    with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
+        served.anthropic().messages.create(model="alpha-8b", max_tokens=0, messages=HI)
+    wrong = httpx.get(f"{served.gateway.url}/v1/messages", trust_env=False)
+    assert wrong.status_code == 405
+    assert wrong.json()["error"]["type"] == "invalid_request_error"
+    assert wrong.json()["type"] == "error"
+
+
+def test_both_clients_retry_when_they_are_told(served: Served) -> None:
+    busy = json_script({"error": {"message": "busy"}}, 429, [("retry-after-ms", "60")])
+    good = {
+        "id": "m", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn",
+        "content": [{"type": "text", "text": "yo"}], "stop_sequence": None,
+        "usage": {"input_tokens": 3, "output_tokens": 1},
+    }  # fmt: skip
+    before = len(served.upstream.completions)
+    served.upstream.plan(busy, json_script(good))
+    found = served.anthropic(max_retries=2).messages.create(
+        model="scripted", max_tokens=5, messages=HI
+    )
+    assert found.usage.output_tokens == 1
+    served.upstream.plan(busy, json_script(answer("yo", usage(3, 1))))
+    again = served.openai(max_retries=2).chat.completions.create(model="scripted", messages=HI)
+    assert again.usage is not None
+    first, second, third, fourth = served.upstream.completions[before:]
+    assert second.arrived_at - first.arrived_at > 0.05
+    assert fourth.arrived_at - third.arrived_at > 0.05
+
+
+def test_neither_client_retries_what_cannot_be_answered(served: Served) -> None:
+    before = len(served.upstream.requests)
+    with pytest.raises(anthropic.NotFoundError):
+        served.anthropic(max_retries=3).messages.create(model="nope", max_tokens=1, messages=HI)
+    refused = served.openai(max_retries=3).chat.completions.with_raw_response
+    with pytest.raises(openai.BadRequestError) as caught:
+        refused.create(model="scripted", messages=[])
+    assert caught.value.response.headers["x-should-retry"] == "false"
+    assert len(served.upstream.requests) == before
