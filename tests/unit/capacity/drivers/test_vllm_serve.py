@@ -78,6 +78,18 @@ def test_only_our_cpu_build_gets_cpu_flags(tmp_path: Path) -> None:
     assert not {"VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND"} & set(theirs)
 
 
+def test_our_cpu_build_needs_no_worker_process_unless_it_is_told_to_be_several(
+    tmp_path: Path,
+) -> None:
+    several = serve(tmp_path, extra_args=("--tensor-parallel-size=2",))
+    for one, is_one in ((serve(tmp_path), True), (several, False)):
+        assert ("--distributed-executor-backend" in one.argv) is is_one
+        assert ("VLLM_ENABLE_V1_MULTIPROCESSING" in one.environment) is is_one
+    theirs = serve(tmp_path, is_cpu=False)
+    assert "--distributed-executor-backend" not in theirs.argv
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in theirs.environment
+
+
 def test_additional_flags_come_last_and_so_win(tmp_path: Path) -> None:
     argv = serve(tmp_path, extra_args=("--dtype=bfloat16",)).argv
     assert argv[-1] == "--dtype=bfloat16"
