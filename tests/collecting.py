@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -195,7 +196,7 @@ class FakeCollector:
     """Publishes live states the way the collector does, when a test says so."""
 
     store: Any
-    epoch: str = "e1"
+    epoch: str = field(default_factory=lambda: uuid.uuid4().hex)  # a start of the collector
     seq: int = 0
     slugs: dict[str, str] = field(default_factory=dict)
     frames_at_ms: int | None = None

@@ -29,6 +29,22 @@ OWN_VARIABLES = ("DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE", "VIRTUAL
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
+# Whole stacks that live for a session, in the order in which tests that use them run: last, so
+# that nothing else shares the machine with one that only waits.
+WHOLE_STACKS = ("broken", "stack")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on whole stacks run after all others, together."""
+
+    def rank(item: pytest.Item) -> int:
+        names = getattr(item, "fixturenames", ())
+        return next((n + 1 for n, name in enumerate(WHOLE_STACKS) if name in names), 0)
+
+    items.sort(key=rank)
+
+
 @pytest.fixture
 def store() -> Iterator[redis.Redis]:
     """The store, emptied. Refuses to empty one that a running installation uses."""

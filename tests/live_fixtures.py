@@ -6,12 +6,11 @@ Test modules ask for it with `pytest_plugins = ("tests.live_fixtures",)`.
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 import redis
-from django.db.backends.postgresql.operations import DatabaseOperations
+from django.db import connection
 from django.test import Client
 
 from console.models import User
@@ -21,38 +20,56 @@ from tests.stack import store_server
 
 
 @pytest.fixture
-def whole_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Django's flush skips unmanaged tables, and then cannot truncate what they refer to."""
-    original = DatabaseOperations.sql_flush
-
-    def flush(self: Any, style: Any, tables: Any, **options: Any) -> Any:
-        names = dict.fromkeys([*tables, "tenants_usage", "tenants_shape"])
-        return original(self, style, list(names), **options)
-
-    monkeypatch.setattr(DatabaseOperations, "sql_flush", flush)
-
-
-@pytest.fixture
-def database(whole_flush: None, transactional_db: None) -> None:
+def database(transactional_db: None) -> None:
     """The test database, committed to for real and emptied afterwards."""
 
 
+@pytest.fixture(scope="session")
+def live_store_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a store that consoles of tests use, and nobody else."""
+    with store_server(tmp_path_factory.mktemp("live-store")) as url:
+        yield url
+
+
 @pytest.fixture
-def live_store(tmp_path: Path) -> Iterator["redis.Redis[bytes]"]:
-    with store_server(tmp_path / "store") as url, closing(redis.Redis.from_url(url)) as client:
-        client.url = url
+def live_store(live_store_server: str) -> Iterator["redis.Redis[bytes]"]:
+    """That store, emptied."""
+    with closing(redis.Redis.from_url(live_store_server)) as client:
+        client.flushall()
+        client.url = live_store_server
         yield client
 
 
-@pytest.fixture
-def console(live_store, database, settings, tmp_path: Path) -> Iterator[ConsoleProcess]:
-    server = settings.DATABASES["default"]
-    url = (
+def database_url() -> str:
+    """Where the test database is."""
+    server = connection.settings_dict
+    return (
         f"postgresql://{quote(server['USER'])}:{quote(server['PASSWORD'])}"
         f"@{server['HOST']}:{server['PORT']}/{server['NAME']}"
     )
-    with start_console(live_store.url, url, tmp_path) as running:
+
+
+@pytest.fixture(scope="session")
+def console_server(
+    live_store_server: str, django_db_setup: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ConsoleProcess]:
+    """One console for all tests that do not break it: a start costs more than most of them."""
+    directory = tmp_path_factory.mktemp("live-console")
+    with start_console(live_store_server, database_url(), directory) as running:
         yield running
+
+
+@pytest.fixture
+def own_console(live_store, database, tmp_path: Path) -> Iterator[ConsoleProcess]:
+    """A console of the test's own: it has no memory of what others showed in their live views."""
+    with start_console(live_store.url, database_url(), tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def console(live_store, database, console_server: ConsoleProcess) -> ConsoleProcess:
+    """That console over an empty store and an empty database."""
+    return console_server
 
 
 @pytest.fixture

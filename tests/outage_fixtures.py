@@ -4,7 +4,6 @@ Test modules ask for it with `pytest_plugins = ("tests.outage_fixtures",)`.
 """
 
 from collections.abc import Iterator
-from urllib.parse import quote
 
 import pytest
 from django.test import Client
@@ -12,6 +11,7 @@ from django.test import Client
 from console.accounts.services import issue_token
 from tests import factories
 from tests.collecting import start_console
+from tests.live_fixtures import database_url
 from tests.ports import BreakableConsole, through
 from tests.stack import wait_until
 
@@ -21,7 +21,7 @@ TENANT_NAME = "Acme Confidential GmbH"
 
 
 @pytest.fixture
-def running(live_store, database, settings, tmp_path) -> Iterator[BreakableConsole]:
+def running(live_store, database, tmp_path) -> Iterator[BreakableConsole]:
     world = factories.World()
     factories.make_tenant(world, "acme", TENANT_NAME)
     factories.make_people(world)
@@ -32,15 +32,10 @@ def running(live_store, database, settings, tmp_path) -> Iterator[BreakableConso
     client = Client()
     client.force_login(world.people["ada"])
     token = issue_token(user_id=world.people["ada"].pk, name="t", actor=factories.ACTOR).secret
-    server = settings.DATABASES["default"]
-    url = (
-        f"postgresql://{quote(server['USER'])}:{quote(server['PASSWORD'])}"
-        f"@{server['HOST']}:{server['PORT']}/{server['NAME']}"
-    )
     with (
-        through(url) as (database_port, database_url),
+        through(database_url()) as (database_port, through_url),
         through(live_store.url) as (store_port, store_url),
-        start_console(store_url, database_url, tmp_path) as process,
+        start_console(store_url, through_url, tmp_path) as process,
     ):
         console = BreakableConsole(
             process, database_port, store_port, client.cookies["headrace_session"].value, token

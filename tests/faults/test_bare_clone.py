@@ -1,6 +1,5 @@
 """A newcomer's machine: a clone without `.venv`, the README's commands, nothing else."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -40,7 +39,7 @@ def clone() -> Iterator[Stack]:
 
 
 @pytest.mark.timeout(900)
-def test_bare_clone_serves_a_completion_and_passes_a_test(clone: Stack) -> None:
+def test_bare_clone_serves_a_completion(clone: Stack) -> None:
     assert not (clone.root / ".venv").exists()
     started_s = time.monotonic()
     clone.up("--demo", timeout_s=INSTALL_AND_START_S)
@@ -62,21 +61,3 @@ def test_bare_clone_serves_a_completion_and_passes_a_test(clone: Stack) -> None:
     assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["completion_tokens"] > 0
     clone.down()
-
-    started_s = time.monotonic()
-    clone.up("--demo", timeout_s=INSTALL_AND_START_S)
-    print(f"warm start: {time.monotonic() - started_s:.1f} s")
-    clone.down()
-
-    tested = subprocess.run(
-        [clone.python, "manage.py", "test", "tests/unit/test_layout.py"],
-        cwd=clone.root,
-        env=clone.environment,
-        capture_output=True,
-        text=True,
-        timeout=INSTALL_AND_START_S,
-        check=False,
-    )
-    assert tested.returncode == 0, tested.stdout + tested.stderr
-    assert " passed in " in tested.stdout.rstrip().splitlines()[-1]
-    assert os.access(clone.root / ".venv" / "bin" / "pytest", os.X_OK)

@@ -176,18 +176,6 @@ def test_installation_without_a_policy_is_ready_and_says_so(bare_stack: Stack) -
     bare_stack.down()
 
 
-def test_up_after_a_killed_supervisor_takes_over(bare_stack: Stack) -> None:
-    bare_stack.up("--demo")
-    os.kill(bare_stack.status()["supervisor_pid"], signal.SIGKILL)
-    wait_for(lambda: "supervisor gone" in bare_stack.status()["phase"], "status tells")
-    orphans = set(processes_of(bare_stack.state))
-    assert orphans
-    bare_stack.up("--demo")
-    assert not orphans & set(processes_of(bare_stack.state))
-    assert bare_stack.status()["is_ready"]
-    bare_stack.down()
-
-
 FOREGROUND = """
 import os, sys
 from pathlib import Path

@@ -34,14 +34,25 @@ BLOCK_TOKENS = 32
 
 
 @pytest.fixture
-def socket(tiny_vllm: RunningVllm) -> Iterator["zmq.Socket[bytes]"]:
+def context() -> Iterator["zmq.Context[Any]"]:
+    """Ended with its sockets whatever the test came to: one left open would hang our exit."""
+    made: zmq.Context[Any] = zmq.Context()
+    yield made
+    made.destroy(linger=0)
+
+
+@pytest.fixture
+def socket(context: "zmq.Context[Any]", tiny_vllm: RunningVllm) -> "zmq.Socket[bytes]":
     """A plain subscription, to see what the engine sends."""
-    context: zmq.Context[Any] = zmq.Context()
     made = context.socket(zmq.SUB)
     made.setsockopt(zmq.SUBSCRIBE, b"")
     made.connect(tiny_vllm.kv_events)
-    yield made
-    context.destroy(linger=0)
+    return made
+
+
+def reader_of(context: "zmq.Context[Any]", engine: RunningVllm) -> KvReader:
+    """The collector's own reader."""
+    return KvReader(context, engine.kv_events, engine.kv_replay)
 
 
 def ids_of(engine: RunningVllm, text: str) -> list[int]:
@@ -101,19 +112,26 @@ def test_a_prompts_blocks_arrive_once_and_are_the_same_for_the_same_prompt(
 
 
 def test_no_token_id_of_a_prompt_leaves_the_decoder(
-    tiny_vllm: RunningVllm, store: "redis.Redis[bytes]", tmp_path: Path
+    tiny_vllm: RunningVllm,
+    context: "zmq.Context[Any]",
+    store: "redis.Redis[bytes]",
+    tmp_path: Path,
 ) -> None:
     text = "secret " + TEXT * 8
-    context: zmq.Context[Any] = zmq.Context()
     with closing(store_client()) as client:
         publish(store, snapshot_of(pool_of("p1", tiny_vllm)))
-        reader = KvReader(context, tiny_vllm.kv_events, tiny_vllm.kv_replay)
+        reader = reader_of(context, tiny_vllm)
+
+        def told_alike() -> bool:
+            reader.turn(time.monotonic(), 1000)  # blocks may still arrive, at both of us
+            return _resident(client) == reader.resident
+
         with start_collector(os.environ["REDIS_URL"], tmp_path) as collector:
             read_until(reader, lambda count: count is not None, "the replay")
             before = reader.resident or 0
             directly(tiny_vllm, text, cache_salt="salt-of-secret").finish()
             read_until(reader, lambda count: count > before, "its blocks")
-            wait_until(lambda: _resident(client) == reader.resident, 20, "told by the collector")
+            wait_until(told_alike, 20, "told by the collector")
             ids = ids_of(tiny_vllm, text)
             assert len(ids) > 100
             held = [
@@ -126,8 +144,6 @@ def test_no_token_id_of_a_prompt_leaves_the_decoder(
             told = b"".join([client.get(keys.pool_state("p1")) or b"", *_live(client)])
             assert b"salt-of-secret" not in told
             assert b"salt-of-secret" not in collector.log.read_bytes()
-        reader.close()
-    context.destroy(linger=0)
 
 
 def _holds(one: Any, ids: list[int]) -> bool:
@@ -147,24 +163,24 @@ def _live(client: "redis.Redis[bytes]") -> list[bytes]:
     return list(client.hgetall(keys.LIVE).values())
 
 
-def test_a_late_listener_gets_the_same_count_from_the_replay(tiny_vllm: RunningVllm) -> None:
+def test_a_late_listener_gets_the_same_count_from_the_replay(
+    tiny_vllm: RunningVllm, context: "zmq.Context[Any]"
+) -> None:
     directly(tiny_vllm, "late " + TEXT * 4).finish()
-    context: zmq.Context[Any] = zmq.Context()
-    readers = [KvReader(context, tiny_vllm.kv_events, tiny_vllm.kv_replay) for _ in range(2)]
+    readers = [reader_of(context, tiny_vllm) for _ in range(2)]
     counts = []
     for reader in readers:
         read_until(reader, lambda count: count is not None, "the replay")
         counts.append(reader.resident)
-        reader.close()
-    context.destroy(linger=0)
     assert counts[0] == counts[1]
     assert counts[0] > 0
 
 
-def test_blocks_that_are_pushed_out_are_counted_out(small_kv_vllm: RunningVllm) -> None:
+def test_blocks_that_are_pushed_out_are_counted_out(
+    small_kv_vllm: RunningVllm, context: "zmq.Context[Any]"
+) -> None:
     wait_load(small_kv_vllm, 0)
-    context: zmq.Context[Any] = zmq.Context()
-    reader = KvReader(context, small_kv_vllm.kv_events, small_kv_vllm.kv_replay)
+    reader = reader_of(context, small_kv_vllm)
     queried = "vllm:prefix_cache_queries_total"
     before = metrics(small_kv_vllm)[queried]
     for count in range(12):
@@ -172,5 +188,3 @@ def test_blocks_that_are_pushed_out_are_counted_out(small_kv_vllm: RunningVllm) 
     assert metrics(small_kv_vllm)[queried] - before > 128 * BLOCK_TOKENS, "more than fits"
     read_until(reader, lambda blocks: blocks is not None and blocks > 100, "a full cache")
     assert (reader.resident or 0) <= 128
-    reader.close()
-    context.destroy(linger=0)

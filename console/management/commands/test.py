@@ -37,6 +37,7 @@ ENGINE_LANE = "vllm"
 NO_VLLM = "HEADRACE_NO_VLLM"
 LOW = ("nice", "-n", "10")
 STOP_WAIT_S = 30.0
+LANES_LIMIT_S = 75 * 60.0  # all of them; one that hangs is stopped, and what others said is shown
 
 
 class Command(BaseCommand):
@@ -75,6 +76,8 @@ class Command(BaseCommand):
     def _lanes(self, words: list[str], environment: Mapping[str, str]) -> int:
         """Each lane a process of its own; the exit code of the first failure."""
         signal.signal(signal.SIGTERM, _end)
+        environment = {**environment, "PYTHONUNBUFFERED": "1"}  # a lane that hangs has said all
+        deadline_s = time.monotonic() + LANES_LIMIT_S
         lanes: list[subprocess.Popen[bytes]] = []
         missing = ""
         with tempfile.TemporaryFile() as log:
@@ -85,20 +88,29 @@ class Command(BaseCommand):
                 lanes.append(lane(["engine", "install"], environment, subprocess.DEVNULL, LOW))
                 computing = ["test", "--guards", *words, *paths_of(rest())]
                 lanes.append(lane(computing, environment, priority=LOW))
-                codes = [lanes[-1].wait()]
+                codes = [self._outcome(lanes[-1], deadline_s)]
                 missing = self._engine().get(NO_VLLM, "")
                 engines = ["test", *words, *paths_of([ENGINE_LANE])]
                 lanes.append(lane(engines, environment, priority=LOW))
-                codes += [lanes[-1].wait(), waiting.wait()]
+                codes += [self._outcome(one, deadline_s) for one in (lanes[-1], waiting)]
             finally:
                 running = [process for process in lanes if process.poll() is None]
                 for process in running:
                     process.terminate()
                 for process in running:
-                    process.wait(STOP_WAIT_S)
+                    _wait_or_kill(process)
                 log.seek(0)
                 self._close(log.read().decode(errors="replace"), missing)
         return next((code for code in codes if code), 0)
+
+    def _outcome(self, process: "subprocess.Popen[bytes]", deadline_s: float) -> int:
+        """Its exit code; a failure once the time of all lanes is over."""
+        try:
+            return process.wait(max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            words = " ".join(str(word) for word in process.args[-3:])  # type: ignore[index]
+            self._say(f"!!! not done within {LANES_LIMIT_S:.0f} s, stopped: ... {words}")
+            return 1
 
     def _engine(self) -> dict[str, str]:
         """What tests on real engines run with. Raises `DomainError` if vLLM could be had."""
@@ -136,6 +148,15 @@ class Command(BaseCommand):
 def _end(signum: int, frame: object) -> None:
     """Asked to stop: what is left is to end the lanes and to show what they said."""
     sys.exit(128 + signum)
+
+
+def _wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
+    """Its end, asked for before."""
+    try:
+        process.wait(STOP_WAIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def lane(

@@ -62,7 +62,7 @@ def test_the_first_response_holds_the_figures(both) -> None:
     assert len(queries) <= QUERIES_MAX
     assert 'data-field="spend_usd" data-value="0.001234567"' in html
     assert ">42.5<" in html
-    assert "live 0 s" in html
+    assert re.search(r"live \d s", html)  # no more than that on any machine
     assert "&lt;img src=x" in html
     assert "<img src=x" not in html
     block = re.search(r'<script id="live-figures" type="application/json">(.*?)</script>', html)

@@ -1,5 +1,8 @@
 """The lane of real engines of `manage.py test`: what happens when vLLM cannot be installed."""
 
+import subprocess
+import sys
+import time
 from io import StringIO
 from pathlib import Path
 
@@ -63,3 +66,17 @@ def test_each_directory_of_tests_is_in_one_lane() -> None:
     assert "vllm" in names
     assert "vllm" not in rest()
     assert set(rest()).isdisjoint(command.WAITING_LANE)
+
+
+def test_a_lane_that_does_not_end_is_a_failure_and_says_which() -> None:
+    made = Command(stdout=StringIO())
+    never = subprocess.Popen([sys.executable, "-c", "input()", "tests/vllm"], stdin=subprocess.PIPE)
+    try:
+        assert made._outcome(never, time.monotonic()) == 1
+    finally:
+        never.kill()
+        never.communicate()
+    assert said(made).startswith("!!! not done within")
+    assert "tests/vllm" in said(made)
+    done = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    assert made._outcome(done, time.monotonic() + 60) == 3
