@@ -10,6 +10,7 @@ A script is a list of steps played in order: `Send(bytes)`, `Wait(seconds)`, `Re
 import asyncio
 import json
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -208,7 +209,8 @@ class Upstream:
     `choose`, when set, is called with each request and may return a script (or None: the plan).
     """
 
-    def __init__(self, *scripts: Script) -> None:
+    def __init__(self, *scripts: Script, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.requests: list[Seen] = []
         self.pages = _Pages()
         self.choose: Callable[[Seen], Script | None] | None = None
@@ -240,7 +242,9 @@ class Upstream:
 
     async def start(self, port: int = 0) -> None:
         """Listen."""
-        self._server = await asyncio.start_server(self._serve, self.host, port, limit=1 << 24)
+        self._server = await asyncio.start_server(
+            self._serve, self.host, port, limit=1 << 24, ssl=self._tls
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

@@ -10,6 +10,7 @@ import hashlib
 
 import msgspec
 
+from routing.contracts.capabilities import ApiStyle
 from routing.contracts.capacity import CapacityLimit
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 
@@ -135,7 +136,10 @@ class PoolEntry(msgspec.Struct, frozen=True):
     """Replicas alike.
 
     `served_model` is the name that the engine knows the model by; `takes_priority`: its engines
-    schedule by the request's `priority` (others refuse one, or ignore it).
+    schedule by the request's `priority` (others refuse one, or ignore it). Of a hosted provider
+    `style` is its API, `sealed_key` its API key (`contracts.sealing`), and `path_prefix` comes
+    before the API's own paths; `has_tls`: it is called over TLS. `capabilities` are what its
+    engines can do, empty for what the style usually can.
     """
 
     id: str
@@ -148,6 +152,16 @@ class PoolEntry(msgspec.Struct, frozen=True):
     endpoints: tuple[EndpointEntry, ...] = ()
     takes_priority: bool = False
     limits: tuple[CapacityLimit, ...] = ()
+    style: ApiStyle = ApiStyle.ENGINE
+    has_tls: bool = False
+    path_prefix: str = ""
+    sealed_key: bytes = b""
+    capabilities: tuple[str, ...] = ()
+
+    @property
+    def is_hosted(self) -> bool:
+        """Whether somebody else runs it, behind an API of their own: nobody scrapes it."""
+        return self.style is not ApiStyle.ENGINE
 
 
 class ClassPolicy(msgspec.Struct, frozen=True):

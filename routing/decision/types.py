@@ -16,6 +16,7 @@ class Reason(StrEnum):
 
     INVALID_REQUEST = "invalid_request"
     UNAUTHORIZED = "unauthorized"
+    UNSUPPORTED_CAPABILITY = "unsupported_capability"
     MODEL_NOT_ALLOWED = "model_not_allowed"
     CLASS_NOT_ALLOWED = "class_not_allowed"
     NOT_FOUND = "not_found"

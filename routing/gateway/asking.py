@@ -36,11 +36,7 @@ async def ask(endpoint: Endpoint, method: bytes, path: bytes, body: bytes = b"")
 
     The caller bounds the time. Raises `OSError` when the request cannot be sent.
     """
-    head = (
-        b"%b %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\n"
-        b"accept-encoding: identity\r\nx-request-id: probe\r\nconnection: close\r\n"
-        b"content-length: %d\r\n\r\n" % (method, path, endpoint.host_header, len(body))
-    )
+    head = endpoint.head(method, path, b"probe", len(body), b"connection: close\r\n")
     connection = await endpoint.connections.dial()
     try:
         answer = _Answer(connection.reader)

@@ -24,7 +24,9 @@ class GatewayConfig:
     """Addresses, identity and secrets of this process.
 
     `gateway_id` stays over restarts and owns the journal directory, `incarnation` is new at each
-    start. `drain_s` bounds how long a stopping gateway finishes what is in flight.
+    start. `drain_s` bounds how long a stopping gateway finishes what is in flight. Providers are
+    called with the system's authorities, and those in `provider_ca_file`; `private_providers` are
+    hosts of theirs that may have addresses inside.
     """
 
     gateway_id: str
@@ -39,6 +41,8 @@ class GatewayConfig:
     log_level: str = "INFO"
     drain_s: float = 60.0
     max_body_bytes: int = MAX_BODY_BYTES
+    provider_ca_file: str = ""
+    private_providers: frozenset[str] = frozenset()
     version: str = VERSION
 
     @property
@@ -75,6 +79,8 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> GatewayConfig:
         pepper=_required(environ, "HEADRACE_KEY_PEPPER").encode(),
         log_level=environ.get("HEADRACE_LOG_LEVEL", "INFO").upper(),
         drain_s=float(_number(environ, "HEADRACE_GATEWAY_DRAIN_S", 60)),
+        provider_ca_file=environ.get("HEADRACE_PROVIDER_CA_FILE", ""),
+        private_providers=frozenset(environ.get("HEADRACE_PRIVATE_PROVIDERS", "").split()),
         max_body_bytes=_number(environ, "HEADRACE_GATEWAY_MAX_BODY_BYTES", MAX_BODY_BYTES),
     )
 

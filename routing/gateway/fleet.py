@@ -1,13 +1,22 @@
 """The endpoints that this gateway may use: their addresses, own load, breakers, last reports."""
 
+import logging
+
+from routing.contracts.capabilities import ApiStyle, Capability, capabilities_of
 from routing.contracts.endpoint_state import EndpointState, PoolState
+from routing.contracts.sealing import SealError, open_sealed, provider_purpose
 from routing.contracts.snapshot import EndpointEntry, ModelEntry, PoolEntry, Snapshot
 from routing.decision.breaker import Breaker
 from routing.decision.filters import Candidate, Report
 from routing.decision.residency import Residency, entries_for
 from routing.decision.select import Group
-from routing.gateway.upstream import ConnectionPool
+from routing.gateway.dialects.needs import Needs
+from routing.gateway.upstream import ConnectionPool, Reach, reach_of
 
+log = logging.getLogger(__name__)
+
+HTTPS_PORT = 443
+ANTHROPIC_VERSION = "2023-06-01"  # of the Messages API, the only one there is
 MAX_BLOCKS = 200_000  # prefix blocks remembered of the whole fleet, about 100 B each
 UNKNOWN_KV_TOKENS = 100_000  # of a replica whose KV cache nobody knows yet
 
@@ -19,29 +28,53 @@ class Endpoint:
     """
 
     __slots__ = (
+        "_auth",
+        "_lines",
+        "_prefix",
         "candidate",
+        "capabilities",
         "connections",
         "entry",
-        "host_header",
         "is_listed",
         "pool",
         "residency",
     )
 
-    def __init__(self, entry: EndpointEntry, pool: PoolEntry) -> None:
+    def __init__(self, entry: EndpointEntry, pool: PoolEntry, reach: Reach | None = None) -> None:
         self.entry = entry
         self.pool = pool
-        self.connections = ConnectionPool(entry.host, entry.port)
+        self.connections = ConnectionPool(entry.host, entry.port, reach, is_public=pool.is_hosted)
         self.candidate = Candidate(
             entry.replica_id, pool.id, Breaker(entry.replica_id), pool.kv_capacity_tokens
         )
         host = f"[{entry.host}]" if ":" in entry.host else entry.host
-        self.host_header = f"{host}:{entry.port}".encode()
+        port = "" if reach is not None and entry.port == HTTPS_PORT else f":{entry.port}"
+        self._lines = (
+            f" HTTP/1.1\r\nhost: {host}{port}\r\ncontent-type: application/json\r\n"
+            "accept-encoding: identity\r\n"
+        ).encode()
+        self._prefix = b""
+        self._auth = b""
+        self.capabilities: frozenset[str] = frozenset()
         self.is_listed = True
         self.residency = Residency(0)
 
+    def head(
+        self, method: bytes, path: bytes, request_id: bytes, length: int, more: bytes = b""
+    ) -> bytes:
+        """Head of a request to it, with its own credential; `more` are finished lines."""
+        return b"%b %b%b%bx-request-id: %b\r\n%b%bcontent-length: %d\r\n\r\n" % (
+            method, self._prefix, path, self._lines, request_id, self._auth, more, length
+        )  # fmt: skip
+
+    def take_key(self, key: str) -> None:
+        """The provider's API key, empty for none."""
+        self._auth = _auth_lines(self.pool.style, key)
+
     def refresh(self, entry: EndpointEntry, pool: PoolEntry, ready_at_s: float) -> None:
         """Take over what a new snapshot says of the same address."""
+        self._prefix = pool.path_prefix.encode()
+        self.capabilities = capabilities_of(pool.style, pool.capabilities)
         if entry.ready_at_ms != self.entry.ready_at_ms:
             self.residency.forget()  # it started anew: its cache is empty
         self.entry = entry
@@ -64,7 +97,11 @@ class Endpoint:
 class Fleet:
     """All endpoints of the snapshot in force, and the groups that each model may use."""
 
-    def __init__(self) -> None:
+    def __init__(self, secret: bytes = b"", reach: Reach | None = None) -> None:
+        """`secret` opens providers' keys; `reach` is how those are reached."""
+        self._secret = secret
+        self._reach = reach or reach_of("", frozenset())
+        self._targets: dict[str, list[tuple[frozenset[str], Group]]] = {}
         self.endpoints: dict[str, Endpoint] = {}
         self._groups: dict[str, list[Group]] = {}
         self._report_at_ms: dict[str, int] = {}
@@ -83,10 +120,12 @@ class Fleet:
                 if endpoint is None or _moved(endpoint.entry, entry):
                     if endpoint is not None:
                         _retire(endpoint)
-                    endpoint = Endpoint(entry, pool)
+                    reach = self._reach if pool.has_tls or pool.is_hosted else None
+                    endpoint = Endpoint(entry, pool, reach)
                 age_s = (wall_ms - entry.ready_at_ms) / 1000 if entry.ready_at_ms else 0.0
                 ready_at_s = now_s - age_s if entry.ready_at_ms else 0.0
                 endpoint.refresh(entry, pool, ready_at_s)
+                endpoint.take_key(self._key_of(pool))
                 self.endpoints[entry.replica_id] = endpoint
                 members.append(endpoint.candidate)
         for endpoint in old.values():
@@ -103,11 +142,47 @@ class Fleet:
             if target.adapter
         }
         self.adapter_pools = frozenset(pool for _, pool in self._adapters)
-        self._groups = {name: _groups_of(model, by_pool) for name, model in snapshot.models.items()}
+        able = {
+            pool.id: capabilities_of(pool.style, pool.capabilities)
+            for pool in snapshot.pools.values()
+        }
+        self._targets = {
+            name: [(able[pool], group) for pool, group in _groups_of(model, by_pool)]
+            for name, model in snapshot.models.items()
+        }
+        self._groups = {
+            name: [group for _, group in targets] for name, targets in self._targets.items()
+        }
 
-    def groups(self, model: str) -> list[Group]:
-        """Targets of a model in the policy's order."""
-        return self._groups.get(model, [])
+    def _key_of(self, pool: PoolEntry) -> str:
+        if not pool.sealed_key:
+            return ""
+        try:
+            return open_sealed(self._secret, provider_purpose(pool.id), pool.sealed_key)
+        except SealError:
+            log.error("the API key of pool %s cannot be opened: set it again", pool.id)  # noqa: TRY400 - no traceback near a secret
+            return ""
+
+    def groups(self, model: str, needs: Needs = ()) -> list[Group]:
+        """Targets of a model in the policy's order, those that can do what is needed."""
+        if not needs:
+            return self._groups.get(model, [])
+        return [
+            group
+            for able, group in self._targets.get(model, ())
+            if all(need in able for need, _ in needs)
+        ]
+
+    def lacking(self, model: str, needs: Needs) -> tuple[Capability, str] | None:
+        """The first need that leaves no target, with the member that asks; None: some can all."""
+        left = [able for able, _ in self._targets.get(model, ())]
+        if not left:
+            return None
+        for need, param in needs:
+            left = [able for able in left if need in able]
+            if not left:
+                return need, param
+        return None
 
     def served_name(self, model: str, pool: PoolEntry) -> str:
         """What a pool's engines call a model that the pool is a target of."""
@@ -166,10 +241,19 @@ def _retire(endpoint: Endpoint) -> None:
     endpoint.connections.close()
 
 
-def _groups_of(model: ModelEntry, by_pool: dict[str, list[Candidate]]) -> list[Group]:
+def _auth_lines(style: ApiStyle, key: str) -> bytes:
+    if style is ApiStyle.ANTHROPIC:
+        version = f"anthropic-version: {ANTHROPIC_VERSION}\r\n"
+        return (f"x-api-key: {key}\r\n{version}" if key else version).encode()
+    return f"authorization: Bearer {key}\r\n".encode() if key else b""
+
+
+def _groups_of(model: ModelEntry, by_pool: dict[str, list[Candidate]]) -> list[tuple[str, Group]]:
     targets = sorted(model.targets, key=lambda target: target.order)
     return [
-        Group(t.order, t.weight, by_pool[t.pool], t.adapter) for t in targets if t.pool in by_pool
+        (t.pool, Group(t.order, t.weight, by_pool[t.pool], t.adapter))
+        for t in targets
+        if t.pool in by_pool
     ]
 
 

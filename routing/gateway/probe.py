@@ -4,12 +4,11 @@ import asyncio
 import logging
 import time
 
-import msgspec
-
 from routing.decision.filters import Candidate
 from routing.gateway.asking import ask
 from routing.gateway.dialects.failure import is_cut_off
-from routing.gateway.dialects.openai import CHAT
+from routing.gateway.dialects.operation import Operation
+from routing.gateway.dialects.probes import probe_of
 from routing.gateway.dialects.usage import is_answer
 from routing.gateway.fleet import Endpoint, Fleet
 from routing.gateway.sse import SseScanner
@@ -58,22 +57,16 @@ class Prober:
 
 async def complete_one_token(endpoint: Endpoint) -> bool:
     """Whether a real completion succeeds. Raises `OSError` when it cannot be sent."""
-    body = msgspec.json.encode(
-        {
-            "model": endpoint.pool.served_model,
-            "messages": [{"role": "user", "content": "ping"}],
-            "max_tokens": 1,
-        }
-    )
-    answer = await ask(endpoint, b"POST", CHAT.path, body)
-    return answer is not None and _is_completion(answer)
+    operation, body = probe_of(endpoint.pool.served_model, endpoint.capabilities)
+    answer = await ask(endpoint, b"POST", operation.path, body)
+    return answer is not None and _is_completion(answer, operation)
 
 
-def _is_completion(body: bytes) -> bool:
+def _is_completion(body: bytes, operation: Operation) -> bool:
     """A whole answer, or the stream of one (an upstream that only streams is healthy too)."""
     if is_answer(body):
-        return not is_cut_off(body)
-    scanner = SseScanner(keep_usage=True)
+        return not operation.generates or not (operation.is_cut_off or is_cut_off)(body)
+    scanner = SseScanner(keep_usage=True, look=operation.look)
     scanner.feed(body)
     scanner.close()
     return scanner.fault is None and scanner.tokens > 0 and scanner.is_complete

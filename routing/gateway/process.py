@@ -37,6 +37,7 @@ from routing.gateway.server import Listener, Readiness
 from routing.gateway.snapshot import SnapshotKeeper, read_disk, write_disk
 from routing.gateway.stats import Stats
 from routing.gateway.sweep import Sweeper
+from routing.gateway.upstream import reach_of
 from routing.gateway.walk import Walk
 from routing.store import keys
 from routing.store.client import StoreAwayError
@@ -90,7 +91,9 @@ class Gateway:
         self.sweeper = Sweeper(reservations, self.clock, owner=f"{name}:{config.incarnation}")
         owner = f"{name}:{config.incarnation}"
         self.credits = Credits(self.store, owner, self.clock.now_ms, self._share_of_limits)
-        self.fleet = Fleet()
+        self.fleet = Fleet(
+            config.pepper, reach_of(config.provider_ca_file, config.private_providers)
+        )
         self.stats = Stats()
         self.prober = Prober(self.fleet)
         self.adapters = AdapterWatch(self.fleet)

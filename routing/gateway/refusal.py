@@ -11,6 +11,7 @@ LONG_WAIT_S = 120.0  # SDKs do not wait longer by themselves: tell them not to t
 
 _STATUS: dict[Reason, tuple[int, str]] = {
     Reason.INVALID_REQUEST: (400, "invalid_request_error"),
+    Reason.UNSUPPORTED_CAPABILITY: (400, "invalid_request_error"),
     Reason.UNAUTHORIZED: (401, "authentication_error"),
     Reason.MODEL_NOT_ALLOWED: (403, "permission_error"),
     Reason.CLASS_NOT_ALLOWED: (403, "permission_error"),

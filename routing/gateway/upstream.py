@@ -1,13 +1,18 @@
 """Our own pooled HTTP client: connections to replicas, kept while both sides keep them."""
 
 import asyncio
+import ipaddress
 import socket
+import ssl
 from collections import deque
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from routing.gateway.http1 import BrokenRequestError, ResponseReader
 
 CONNECT_TIMEOUT_S = 2.0  # in the same data centre; a slower one is down
+FAR_CONNECT_TIMEOUT_S = 5.0  # over the Internet, name and TLS included
+ADDRESSES_TRIED = 3  # of a name that has many
+FAR_IDLE_S = 30.0  # below the minute for which providers keep connections
 IDLE_S = 4.0  # below the 5 s after which uvicorn, and so vLLM, closes a kept connection
 MAX_IDLE = 256  # kept per replica; more than one engine batches
 MAX_OPEN = 4096  # per replica; beyond it the replica is hopelessly overloaded
@@ -91,14 +96,39 @@ class UpstreamConnection(asyncio.Protocol):
             self.pool.forget(self)
 
 
+class Reach(NamedTuple):
+    """How upstreams with TLS are reached.
+
+    A hosted provider only at public addresses, unless its host is one of `private_hosts`, which the
+    operator allows to be elsewhere.
+    """
+
+    tls: ssl.SSLContext
+    private_hosts: frozenset[str] = frozenset()
+
+
+def reach_of(ca_file: str, private_hosts: frozenset[str]) -> Reach:
+    """TLS with the system's authorities and those of a file. Raises `OSError` for a bad file."""
+    context = ssl.create_default_context()
+    if ca_file:
+        context.load_verify_locations(ca_file)
+    return Reach(context, private_hosts)
+
+
 class ConnectionPool:
     """Connections to one address, newest first, so that spare ones age and go."""
 
-    __slots__ = ("_idle", "host", "open_count", "port")
+    __slots__ = ("_idle", "_idle_s", "_is_public", "_reach", "host", "open_count", "port")
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(
+        self, host: str, port: int, reach: Reach | None = None, *, is_public: bool = False
+    ) -> None:
+        """With `reach` over TLS; `is_public`: at public addresses only."""
         self.host = host
         self.port = port
+        self._reach = reach
+        self._idle_s = IDLE_S if reach is None else FAR_IDLE_S
+        self._is_public = is_public
         self.open_count = 0
         self._idle: deque[UpstreamConnection] = deque()
 
@@ -113,7 +143,7 @@ class ConnectionPool:
             connection = self._idle.pop()
             if connection.transport.is_closing():
                 continue
-            if now_s - connection.idle_since_s < IDLE_S:
+            if now_s - connection.idle_since_s < self._idle_s:
                 return connection
             connection.transport.close()
         return None
@@ -135,7 +165,7 @@ class ConnectionPool:
 
     def close_idle(self, now_s: float) -> None:
         """Close what has been idle for too long."""
-        while self._idle and now_s - self._idle[0].idle_since_s >= IDLE_S:
+        while self._idle and now_s - self._idle[0].idle_since_s >= self._idle_s:
             self._idle.popleft().transport.close()
 
     def close(self) -> None:
@@ -146,10 +176,40 @@ class ConnectionPool:
     async def dial(self) -> UpstreamConnection:
         """A new connection. Raises `OSError` (also for a timeout)."""
         loop = asyncio.get_running_loop()
+        if self._reach is not None:
+            return await self._dial_far(loop, self._reach)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, connection = await loop.create_connection(
                 lambda: UpstreamConnection(self), self.host, self.port
             )
+        return connection
+
+    async def _dial_far(self, loop: asyncio.AbstractEventLoop, reach: Reach) -> UpstreamConnection:
+        """The name is looked up here and now: what it said when it was registered may be old."""
+        async with asyncio.timeout(FAR_CONNECT_TIMEOUT_S):
+            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            addresses = [str(one[4][0]) for one in found]
+            if self._is_public and self.host not in reach.private_hosts:
+                addresses = [one for one in addresses if ipaddress.ip_address(one).is_global]
+            if not addresses:
+                raise OSError(f"{self.host} has no public address")
+            for address in addresses[:ADDRESSES_TRIED]:
+                try:
+                    return await self._dial_one(loop, address, reach)
+                except OSError as error:
+                    refused = error
+            raise refused
+
+    async def _dial_one(
+        self, loop: asyncio.AbstractEventLoop, address: str, reach: Reach
+    ) -> UpstreamConnection:
+        _, connection = await loop.create_connection(
+            lambda: UpstreamConnection(self),
+            address,
+            self.port,
+            ssl=reach.tls,
+            server_hostname=self.host,
+        )
         return connection
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from routing.contracts.capabilities import Capability
 from routing.contracts.enums import WorkClass
 from routing.contracts.ids import uuid7
 from routing.contracts.pricing import price_at
@@ -158,7 +159,8 @@ class Walk:
         exchange.model_name = exchange.model.name
         exchange.class_name = exchange.work_class
         exchange.price = price_at(exchange.model.prices, exchange.arrived_ms)
-        return None
+        lacking = self.fleet.lacking(exchange.model_name, call.needs)
+        return _cannot(call.model, *lacking) if lacking is not None else None
 
     def _estimate(self, exchange: Exchange) -> Refusal | None:
         model, policy = exchange.model, exchange.snapshot.policy
@@ -237,7 +239,7 @@ class Walk:
             return  # its caller left while it waited for credits
         exchange.step = Step.SENDING
         amounts = exchange.estimate.amounts
-        groups: Sequence[Group] = self.fleet.groups(exchange.model_name)
+        groups: Sequence[Group] = self.fleet.groups(exchange.model_name, exchange.call.needs)
         work = _work_of(exchange) if self.credits.is_limited else None
         if work is not None:
             opened = self.credits.open_groups(groups, work, waits)
@@ -286,16 +288,11 @@ class Walk:
             exchange.tenant.cache_salt,
             _PRIORITY[exchange.work_class] if pool.takes_priority else 0,
             exchange.request_id,
+            pool.is_hosted,
         )
         body = forwarded_body(exchange.call, decided)
-        head = (
-            b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\n"
-            b"accept-encoding: identity\r\nx-request-id: %b\r\ncontent-length: %d\r\n\r\n"
-        ) % (
-            exchange.operation.path,
-            endpoint.host_header,
-            exchange.request_id.encode(),
-            len(body),
+        head = endpoint.head(
+            b"POST", exchange.operation.path, exchange.request_id.encode(), len(body)
         )
         relay = Relay(self, exchange, endpoint)
         exchange.attempt = relay
@@ -351,6 +348,11 @@ class Walk:
         for exchange in list(self.live):
             if exchange.attempt is not None:
                 exchange.attempt.check(now_s)
+
+
+def _cannot(model: str, need: Capability, param: str) -> Refusal:
+    text = f"No upstream of the model {model!r} can do {need.value}, which {param!r} asks for."
+    return Refusal(Reason.UNSUPPORTED_CAPABILITY, text, param=param)
 
 
 def _work_of(exchange: Exchange) -> Work:

@@ -149,6 +149,7 @@ class Collector:
         wanted = [
             (pool.id, endpoint)
             for pool in pools.values()
+            if not pool.is_hosted  # a provider tells nobody its metrics
             for endpoint in sorted(pool.endpoints, key=lambda entry: entry.replica_id)
         ][:REPLICAS_MAX]
         before = self.tracks

@@ -24,6 +24,7 @@ from routing.gateway.dialects.fields import (
     read_options,
     read_word,
 )
+from routing.gateway.dialects.needs import Needs, needs_of
 from routing.gateway.dialects.operation import Operation, Prompts
 from routing.gateway.dialects.pictures import size_of
 from routing.gateway.dialects.strict import BadBodyError, check_json
@@ -57,6 +58,7 @@ class Call:
         "include_usage",
         "is_stream",
         "model",
+        "needs",
         "operation",
         "prompt",
         "service_tier",
@@ -69,6 +71,7 @@ class Call:
     spans: dict[str, tuple[int, int]]
     end: int
     model: str
+    needs: Needs
     is_stream: bool
     include_usage: bool
     stream_options: dict[str, msgspec.Raw] | None
@@ -112,6 +115,7 @@ def _read(body: bytes, operation: Operation) -> Call:
     prompts = operation.prompts(fields)
     call.prompt = bytes(fields.get(operation.field, b""))
     call.ask = _ask(fields, call, prompts)
+    call.needs = needs_of(operation, fields, has_images=call.ask.images > 0, prompt=call.prompt)
     for name in _LEADS:
         if name in fields and name in operation.prompt_fields:
             call.prompt = bytes(fields[name]) + call.prompt
@@ -236,6 +240,7 @@ class Decided(NamedTuple):
     cache_salt: str
     priority: int = 0  # lower is sooner; 0 is the engine's own default and is not sent
     request_id: str = ""  # replaces one that the caller states in the body
+    is_hosted: bool = False  # by a provider, who knows none of the engines' own members
 
 
 def forwarded_body(call: Call, decided: Decided) -> bytes:
@@ -246,10 +251,13 @@ def forwarded_body(call: Call, decided: Decided) -> bytes:
         edits.append((*call.spans["model"], msgspec.json.encode(decided.model)))
     operation = call.operation
     if operation.generates and not _lower_bounds(call, decided.output_tokens, edits):
-        added += _put(call, operation.bounds[0], b"%d" % decided.output_tokens, edits)
+        name = (decided.is_hosted and operation.hosted_bound) or operation.bounds[0]
+        added += _put(call, name, b"%d" % decided.output_tokens, edits)
     if call.is_stream and not call.include_usage:
         options: dict[str, Any] = dict(call.stream_options or {}) | {"include_usage": True}
         added += _put(call, "stream_options", msgspec.json.encode(options), edits)
+    if decided.is_hosted:
+        return _spliced(call, edits, added)
     if operation.takes_salt or "cache_salt" in call.spans:
         added += _put(call, "cache_salt", msgspec.json.encode(decided.cache_salt), edits)
     if "priority" in call.spans or (decided.priority and operation.takes_priority):

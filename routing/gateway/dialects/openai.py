@@ -92,6 +92,7 @@ def _score(fields: Fields) -> Prompts:
 CHAT = Operation(
     "chat", b"/v1/chat/completions", "messages", _PROMPT_FIELDS, _messages,
     bounds=("max_tokens", "max_completion_tokens"), streams=True, asks_usage=True,
+    hosted_bound="max_completion_tokens",
 )  # fmt: skip
 COMPLETIONS = Operation(
     "completions", b"/v1/completions", "prompt", _PROMPT_FIELDS,

@@ -42,9 +42,10 @@ class Operation:
 
     `field` is the member that holds the prompt, `prompt_fields` all members whose bytes become
     prompt tokens, `frame_tokens` what the engine adds to each prompt beyond them at most. `bounds`
-    are the members that bound the output (the first is put in when none is stated; none: there is
-    no output). `asks_usage`: a stream tells its usage only when `stream_options` asks. `pictures`
-    finds embedded pictures in the prompt's bytes: a `data:` URL each, empty for one by address.
+    are the members that bound the output (the first is put in when none is stated, `hosted_bound`
+    at a provider that wants another; none: there is no output). `asks_usage`: a stream tells its
+    usage only when `stream_options` asks. `pictures` finds embedded pictures in the prompt's bytes:
+    a `data:` URL each, empty for one by address.
     `fits_context`: a prompt is held to the model's context (counting takes longer ones too).
     """
 
@@ -55,6 +56,7 @@ class Operation:
     prompts: Callable[[Fields], Prompts]
     frame_tokens: int = 0
     bounds: tuple[str, ...] = ()
+    hosted_bound: str = ""
     streams: bool = False
     asks_usage: bool = False
     takes_salt: bool = True
