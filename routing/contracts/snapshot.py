@@ -179,12 +179,16 @@ class ClassPolicy(msgspec.Struct, frozen=True):
 
 
 class FailurePolicy(msgspec.Struct, frozen=True):
-    """What may be tried again, and how hard."""
+    """What may be tried again, and how hard.
+
+    `continue_lost`: a plain stream whose replica is lost goes on at another from the text sent.
+    """
 
     attempts: int = 2
     retry_per_success: float = 0.1
     retry_burst: float = 10.0
     resend_before_output: bool = False
+    continue_lost: bool = False
 
 
 class OutagePolicy(msgspec.Struct, frozen=True):

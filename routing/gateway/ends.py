@@ -19,7 +19,15 @@ from routing.gateway.dialects.usage import Usage, read_usage
 from routing.gateway.exchange import Exchange, Step
 from routing.gateway.http1 import LAST_CHUNK, chunk
 from routing.gateway.once import Vault
-from routing.gateway.record import NO_USAGE, End, counted, shape_row, spend_of, usage_event
+from routing.gateway.record import (
+    NO_USAGE,
+    End,
+    counted,
+    shape_row,
+    spend_of,
+    usage_event,
+    with_carried,
+)
 from routing.gateway.refusal import error_event, status_of
 from routing.gateway.relay import Relay
 from routing.gateway.repeat import sealed_answer
@@ -70,8 +78,11 @@ class Ends:
         finish = partial(self.finish, exchange, data, keep_alive=keep_alive)
         self._account(exchange, RequestStatus.OK, usage, source, 200, done=finish)
 
-    def stream_cut(self, exchange: Exchange, relay: Relay, refusal: Refusal) -> None:
-        """Output was sent, then it failed: a typed event, no `[DONE]`, the connection closes."""
+    def stream_cut(self, exchange: Exchange, relay: Relay | None, refusal: Refusal) -> None:
+        """Output was sent, then it failed: a typed event, no `[DONE]`, the connection closes.
+
+        `relay` is None when the stream was to go on and nobody took it.
+        """
         usage, source = self._usage_of(exchange, relay)
         event = error_event(refusal, exchange.operation.style, exchange.request_id)
         if exchange.recording is not None:
@@ -92,12 +103,15 @@ class Ends:
 
     # -- account
 
-    def _usage_of(self, exchange: Exchange, relay: Relay) -> tuple[Usage, UsageSource]:
-        payload, opening = relay.usage_payloads
+    def _usage_of(self, exchange: Exchange, relay: Relay | None) -> tuple[Usage, UsageSource]:
+        payload, opening = relay.usage_payloads if relay is not None else (b"", b"")
         usage = read_usage(payload, exchange.operation.usage, opening) if payload else None
+        carried = exchange.carried_tokens
         if usage is not None:
+            if carried:
+                return with_carried(usage, carried), UsageSource.COUNTED
             return usage, UsageSource.REPORTED
-        return counted(exchange, relay.tokens), UsageSource.COUNTED
+        return counted(exchange, carried + (relay.tokens if relay else 0)), UsageSource.COUNTED
 
     def _succeeded(self, exchange: Exchange, relay: Relay) -> None:
         self.budgets.succeeded(relay.endpoint.pool.id, exchange.tenant.id)
@@ -112,9 +126,11 @@ class Ends:
         is_void = True
         if isinstance(relay, Relay):
             relay.cancel()
-            if relay.is_sent:
-                usage, source = self._usage_of(exchange, relay)
-                is_void = False
+        else:
+            relay = None
+        if exchange.carried_tokens or (relay is not None and relay.is_sent):
+            usage, source = self._usage_of(exchange, relay)
+            is_void = False
         status = RequestStatus.CANCELLED
         self._account(
             exchange, status, usage, source, _CANCELLED_STATUS, "client_closed", is_void=is_void

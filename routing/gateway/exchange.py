@@ -17,6 +17,7 @@ from routing.decision.estimate import Estimate
 from routing.decision.types import Hold, Refusal
 from routing.gateway.credit_books import Taken
 from routing.gateway.dialects.body import Call
+from routing.gateway.dialects.continuing import WHOLE, Sent
 from routing.gateway.dialects.openai import CHAT
 from routing.gateway.dialects.operation import Operation
 from routing.gateway.http1 import Request
@@ -96,6 +97,8 @@ class Exchange:
         "replica",
         "request",
         "request_id",
+        "rest",
+        "sent",
         "skeleton",
         "snapshot",
         "step",
@@ -153,6 +156,13 @@ class Exchange:
         self.credits: tuple[Taken, ...] = ()
         self.refusal: Refusal | None = None
         self.prefix_hashes: list[int] | None = None
+        self.rest = WHOLE  # what its body asks for beside the caller's own
+        self.sent: Sent | None = None  # of a stream that may go on elsewhere
+
+    @property
+    def carried_tokens(self) -> int:
+        """Output tokens of streams that were lost before the present one."""
+        return self.sent.tokens if self.sent is not None else 0
 
     def millis(self, at_s: float) -> int:
         """Unix milliseconds of a monotonic instant of this request."""

@@ -1,6 +1,7 @@
 """The endpoints that this gateway may use: their addresses, own load, breakers, last reports."""
 
 import logging
+from collections.abc import Sequence
 
 from routing.contracts.capabilities import ApiStyle, Capability, capabilities_of
 from routing.contracts.endpoint_state import EndpointState, PoolState
@@ -183,6 +184,15 @@ class Fleet:
             if not left:
                 return need, param
         return None
+
+    def own(self, groups: Sequence[Group]) -> list[Group]:
+        """Those of pools of our own engines."""
+        found = []
+        for group in groups:
+            endpoint = self.endpoints.get(group.candidates[0].id) if group.candidates else None
+            if endpoint is not None and not endpoint.pool.is_hosted:
+                found.append(group)
+        return found
 
     def served_name(self, model: str, pool: PoolEntry) -> str:
         """What a pool's engines call a model that the pool is a target of."""

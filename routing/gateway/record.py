@@ -74,6 +74,22 @@ def counted(exchange: Exchange, output_tokens: int) -> Usage:
     return Usage(exchange.estimate.amounts.input_tokens, 0, output_tokens, 0, False)
 
 
+def with_carried(usage: Usage, carried_tokens: int) -> Usage:
+    """Usage of a whole answer that went on elsewhere, from what the last replica reports.
+
+    Its prompt held the `carried_tokens` that were sent before: they are output, and that they were
+    computed again is not the caller's cost.
+    """
+    prompt = max(0, usage.input_tokens - carried_tokens)
+    cached = min(usage.cached_tokens, prompt)
+    return usage._replace(
+        input_tokens=prompt,
+        cached_tokens=cached,
+        cache_write_tokens=min(usage.cache_write_tokens, prompt - cached),
+        output_tokens=usage.output_tokens + carried_tokens,
+    )
+
+
 def images_in(exchange: Exchange, usage: Usage) -> int:
     """Pictures that are charged: none where no prompt was."""
     return exchange.call.ask.images if usage.input_tokens else 0

@@ -86,6 +86,11 @@ class Relay:
         return self._is_sent
 
     @property
+    def is_paused(self) -> bool:
+        """Whether the client reads too slowly."""
+        return self._paused_s > 0
+
+    @property
     def usage_payloads(self) -> tuple[bytes, bytes]:
         """The stream's last event with usage, and the one with what was known before the output."""
         scanner = self._scanner
@@ -120,6 +125,8 @@ class Relay:
     def _send(self, connection: UpstreamConnection, head: bytes, body: bytes) -> None:
         self._connection = connection
         self._is_sent = True
+        if self._paused_s:
+            connection.transport.pause_reading()
         connection.send(self, head, body)
 
     # -- called by the connection
@@ -164,9 +171,10 @@ class Relay:
             return False
         is_events = reader.headers.get(b"content-type", b"").lower().startswith(_SSE)
         if reader.status == 200 and is_events and self.exchange.call.is_stream:
-            operation = self.exchange.operation
             self._scanner = SseScanner(
-                keep_usage=self.exchange.call.include_usage, look=operation.look
+                keep_usage=self.exchange.call.include_usage,
+                look=self.exchange.operation.look,
+                is_rest=self.exchange.carried_tokens > 0,
             )
         return True
 
@@ -176,6 +184,8 @@ class Relay:
         out = scanner.feed(piece)
         if is_done:
             out += scanner.close()
+        if out and self.exchange.carried_tokens and self.exchange.sent is not None:
+            out = self.exchange.sent.joined(out)
         tokens = scanner.tokens
         if tokens != self.tokens:
             self._count(tokens)
@@ -200,14 +210,14 @@ class Relay:
         if self.tokens:
             fresh = tokens - self.tokens
             self._walk.stats.tokens_came(self._slice, now_s - self._last_s, fresh)
-        else:
+        elif not exchange.carried_tokens:
             exchange.first_token_s = now_s
             ttft_s = now_s - exchange.arrived_s
             self._walk.stats.first_token(self._slice, ttft_s)
         self._last_s = now_s
         self.tokens = tokens
         if exchange.hold is not None:
-            exchange.hold.out_so_far = tokens
+            exchange.hold.out_so_far = exchange.carried_tokens + tokens
 
     def _write(self, out: bytes) -> None:
         if not out:
@@ -215,6 +225,8 @@ class Relay:
         exchange = self.exchange
         if exchange.recording is not None:
             exchange.recording.feed(out)
+        if exchange.sent is not None:
+            exchange.sent.feed(out)
         if exchange.step is Step.RELAYING:
             exchange.client.write(out if exchange.request.is_http10 else chunk(out))
         else:
@@ -254,7 +266,8 @@ class Relay:
         if self.exchange.step is Step.RELAYING:
             refusal = verdict.refusal
             words = self._with_count(refusal.message.rstrip("."))
-            self._cut(replace(refusal, message=words))
+            is_lost = verdict.kind is not Kind.CALLER
+            self._cut(replace(refusal, message=words), is_lost=is_lost)
         else:
             self._fail(verdict)
 
@@ -270,6 +283,9 @@ class Relay:
         if not is_done:
             return
         body = b"".join(self._pieces)
+        if reader.status == 200 and self.exchange.step is Step.RELAYING:
+            self._broke("The upstream did not go on with the stream")
+            return
         if reader.status == 200:
             operation = self.exchange.operation
             is_answer, usage = read_answer(body, operation.usage)
@@ -300,7 +316,7 @@ class Relay:
         if self._paused_s and now_s - self._paused_s > CLIENT_STALL_S:
             exchange.client.abort()
         elif now_s - exchange.arrived_s > limits.total_s:
-            self._late("The request took longer than its total time limit")
+            self._late("The request took longer than its total time limit", is_lost=False)
         elif self.tokens:
             if not self._paused_s and now_s - self._last_s > limits.between_tokens_s:
                 self._late("The upstream fell silent between tokens")
@@ -311,13 +327,13 @@ class Relay:
             if now_s - self._started_s > bound_s:
                 self._late("The upstream did not answer in time")
 
-    def _late(self, message: str) -> None:
+    def _late(self, message: str, *, is_lost: bool = True) -> None:
         if self._scanner is not None and self._scanner.has_done:
             self._completed(b"")  # the answer is whole, only the upstream's framing is not
             return
         refusal = Refusal(Reason.UPSTREAM_TIMEOUT, self._with_count(message))
         if self.exchange.step is Step.RELAYING:
-            self._cut(refusal)
+            self._cut(refusal, is_lost=is_lost)
         else:
             self._fail(Verdict(Kind.LOST, refusal), Outcome.HUNG)
 
@@ -349,13 +365,18 @@ class Relay:
             self._fail(Verdict(Kind.LOST, refusal))
 
     def _with_count(self, message: str) -> str:
-        return f"{message} after {self.tokens} output tokens." if self.tokens else f"{message}."
+        tokens = self.exchange.carried_tokens + self.tokens
+        return f"{message} after {tokens} output tokens." if tokens else f"{message}."
 
-    def _cut(self, refusal: Refusal) -> None:
-        """Output was sent: a typed event ends the stream."""
+    def _cut(self, refusal: Refusal, *, is_lost: bool = True) -> None:
+        """Output was sent: the stream goes on elsewhere, or a typed event ends it.
+
+        `is_lost`: the replica was at fault, not the request or its own time.
+        """
         is_late = refusal.reason is Reason.UPSTREAM_TIMEOUT
         self._release(Outcome.HUNG if is_late else Outcome.FAILURE)
-        self._walk.ends.stream_cut(self.exchange, self, refusal)
+        if not is_lost or not self._walk.goes_on(self.exchange, self, refusal):
+            self._walk.ends.stream_cut(self.exchange, self, refusal)
 
     def _fail(self, verdict: Verdict, outcome: Outcome = Outcome.FAILURE) -> None:
         """No output was sent: the walk decides whether to try elsewhere."""

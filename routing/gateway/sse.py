@@ -39,6 +39,7 @@ class SseScanner:
     __slots__ = (
         "_held",
         "_held_bytes",
+        "_is_rest",
         "_keep_usage",
         "_look",
         "_partial",
@@ -54,8 +55,14 @@ class SseScanner:
         "usage",
     )
 
-    def __init__(self, *, keep_usage: bool, look: Look = OPENAI_LOOK) -> None:
-        """`keep_usage`: the caller asked for the usage event, so it is passed on."""
+    def __init__(
+        self, *, keep_usage: bool, look: Look = OPENAI_LOOK, is_rest: bool = False
+    ) -> None:
+        """`keep_usage`: the caller asked for the usage event, so it is passed on.
+
+        `is_rest`: the stream goes on from another one, so its own beginning is left out.
+        """
+        self._is_rest = is_rest
         self._keep_usage = keep_usage
         self._look = look
         self._partial = bytearray()
@@ -95,8 +102,7 @@ class SseScanner:
             out = self._event(bytes(self._partial))
             self._partial.clear()
         if self._held and self.fault is None:
-            out = b"".join(self._held) + out
-            self._held = []
+            out = self._release(out)
         return out
 
     def _split(self, data: bytes) -> bytes:
@@ -179,9 +185,29 @@ class SseScanner:
         if not self._held:
             return raw
         held, self._held = self._held, []
-        held.append(raw)
         self._held_bytes = 0
+        if self._is_rest:
+            held = [event for event in held if self._ends_or_counts(event)]
+        held.append(raw)
         return b"".join(held)
+
+    def _ends_or_counts(self, raw: bytes) -> bool:
+        """Whether an event that was held back says more than that an answer begins."""
+        payload = _payload_of(raw)[0]
+        if not payload:
+            return False
+        seen = self._look.into(payload)
+        return seen.is_finish or seen.has_usage
+
+
+def payloads_of(data: bytes) -> list[tuple[bytes, bytes]]:
+    """(bytes, payload) of each whole event; the payload is empty where there is none."""
+    found, start = [], 0
+    for match in _END.finditer(data):
+        raw = data[start : match.end()]
+        found.append((raw, _payload_of(raw)[0] or b""))
+        start = match.end()
+    return found
 
 
 def _whole_events(data: bytes) -> int:

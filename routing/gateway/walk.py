@@ -30,6 +30,7 @@ from routing.gateway.config import GatewayConfig
 from routing.gateway.credit_books import Work
 from routing.gateway.credits import Credits
 from routing.gateway.dialects.body import Decided, forwarded_body, read_call
+from routing.gateway.dialects.continuing import Sent, may_continue, rest_of
 from routing.gateway.dialects.operation import Operation
 from routing.gateway.ends import Ends
 from routing.gateway.exchange import Client, Exchange, Step
@@ -202,6 +203,12 @@ class Walk:
         self.reserver.reserve(ask, partial(self._reserved, exchange))
         return exchange if exchange.step is not Step.ENDED else None
 
+    def _prepare_loss(self, exchange: Exchange) -> None:
+        """Where the policy lets a lost stream go on, keep what the caller is sent of it."""
+        is_on = exchange.snapshot.policy.failures.continue_lost
+        if is_on and may_continue(exchange.call):
+            exchange.sent = Sent()
+
     def _reserved(self, exchange: Exchange, outcome: Hold | Kept | Refusal) -> None:
         if not isinstance(outcome, Hold):
             if isinstance(outcome, Kept):
@@ -217,6 +224,7 @@ class Walk:
         elif exchange.once and (refusal := self.overrides.refusal(exchange)):
             self.ends.give_up(exchange, refusal)
         else:
+            self._prepare_loss(exchange)
             self._route(exchange, _NOBODY)
 
     def _replay(self, exchange: Exchange, kept: Kept) -> None:
@@ -237,9 +245,12 @@ class Walk:
         """Choose an endpoint and send; `otherwise` is the answer when there is none."""
         if exchange.step is Step.ENDED:
             return  # its caller left while it waited for credits
-        exchange.step = Step.SENDING
         amounts = exchange.estimate.amounts
         groups: Sequence[Group] = self.fleet.groups(exchange.model_name, exchange.call.needs)
+        if exchange.carried_tokens:
+            groups = self.fleet.own(groups)  # providers do not continue a text
+        else:
+            exchange.step = Step.SENDING
         work = _work_of(exchange) if self.credits.is_limited else None
         if work is not None:
             opened = self.credits.open_groups(groups, work, waits)
@@ -247,7 +258,7 @@ class Walk:
                 self.credits.park(partial(self._route, exchange, otherwise, waits=waits + 1))
                 return
             if isinstance(opened, Refusal):
-                self.ends.give_up(exchange, opened)
+                self._unserved(exchange, opened)
                 return
             groups = opened
         need = Need(
@@ -263,7 +274,7 @@ class Walk:
         endpoint = self.fleet.endpoints.get(choice.candidate.id) if choice is not None else None
         if endpoint is None or not self._may_spend_retry(exchange, endpoint):
             is_loaded = endpoint is not None or self.fleet.is_loaded(exchange.model_name)
-            self.ends.give_up(exchange, otherwise if is_loaded else _NOT_LOADED)
+            self._unserved(exchange, otherwise if is_loaded else _NOT_LOADED)
             return
         if work is not None:
             exchange.credits = self.credits.take(endpoint.pool.id, work)
@@ -284,13 +295,13 @@ class Walk:
         endpoint.residency.sent(prefix_of(exchange))
         decided = Decided(
             self.fleet.served_name(exchange.model_name, pool),
-            exchange.estimate.choice_output_tokens,
+            exchange.estimate.choice_output_tokens - exchange.carried_tokens,
             exchange.tenant.cache_salt,
             _PRIORITY[exchange.work_class] if pool.takes_priority else 0,
             exchange.request_id,
             pool.is_hosted,
         )
-        body = forwarded_body(exchange.call, decided)
+        body = forwarded_body(exchange.call, decided, *exchange.rest)
         head = endpoint.head(
             b"POST", exchange.operation.path, exchange.request_id.encode(), len(body)
         )
@@ -319,7 +330,35 @@ class Walk:
         ):
             self._route(exchange, verdict.refusal)
         else:
-            self.ends.give_up(exchange, verdict.refusal)
+            self._unserved(exchange, verdict.refusal)
+
+    def goes_on(self, exchange: Exchange, relay: Relay, refusal: Refusal) -> bool:
+        """A replica was lost in mid-stream: whether another one takes over from the text sent.
+
+        `refusal` is what the caller is told when nobody does after all.
+        """
+        sent, call = exchange.sent, exchange.call
+        if sent is None or exchange.is_gone:
+            return False
+        sent.tokens += relay.tokens
+        has_room = sent.tokens < exchange.estimate.choice_output_tokens
+        text = sent.text(call) if has_room else None
+        if text is None or exchange.attempts >= exchange.snapshot.policy.failures.attempts:
+            sent.tokens -= relay.tokens
+            return False
+        exchange.rest = rest_of(call, text)
+        exchange.attempt = None
+        self._route(exchange, refusal)
+        if relay.is_paused and exchange.attempt is not None:
+            exchange.attempt.pause()
+        return True
+
+    def _unserved(self, exchange: Exchange, refusal: Refusal) -> None:
+        """Nobody takes it, or takes it over."""
+        if exchange.carried_tokens:
+            self.ends.stream_cut(exchange, None, refusal)
+        else:
+            self.ends.give_up(exchange, refusal)
 
     def cut_all(self) -> None:
         """The drain limit has passed: end what is still running, with a typed error."""

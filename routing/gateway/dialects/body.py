@@ -6,6 +6,7 @@ byte is forwarded as it came. Which members those are is the operation's to say.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -243,10 +244,17 @@ class Decided(NamedTuple):
     is_hosted: bool = False  # by a provider, who knows none of the engines' own members
 
 
-def forwarded_body(call: Call, decided: Decided) -> bytes:
-    """The caller's body with the gateway's decisions in place; all other bytes untouched."""
-    edits: list[tuple[int, int, bytes]] = []
-    added = b""
+def forwarded_body(
+    call: Call,
+    decided: Decided,
+    also: Sequence[tuple[int, int, bytes]] = (),
+    added: bytes = b"",
+) -> bytes:
+    """The caller's body with the gateway's decisions in place; all other bytes untouched.
+
+    `also` are further (begin, end, bytes) to put in place, `added` further members.
+    """
+    edits = list(also)
     if decided.model != call.model:
         edits.append((*call.spans["model"], msgspec.json.encode(decided.model)))
     operation = call.operation

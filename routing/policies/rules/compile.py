@@ -118,6 +118,7 @@ def _policy(document: Document, version: int, digest: str) -> PolicyEntry:
             retry_per_success=float(failures.retry_budget.per_success),
             retry_burst=float(failures.retry_budget.burst),
             resend_before_output=failures.resend_before_output,
+            continue_lost=failures.on_stream_loss == "continue",
         ),
         outage=OutagePolicy(
             store_away=document.outage.store_away,

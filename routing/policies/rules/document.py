@@ -126,11 +126,12 @@ class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class FailuresRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is tried again."""
+    """What is tried again; a lost stream ends with an `error`, or goes on elsewhere: `continue`."""
 
     attempts: int
     retry_budget: RetryBudget
     resend_before_output: bool
+    on_stream_loss: str = "error"
     note: str = ""
 
 

@@ -163,6 +163,7 @@ _FAILURES = Group(
             {},
         ),
         "resend_before_output": (Flag(), False),
+        "on_stream_loss": (Choice(("error", "continue")), "error"),
     }
 )
 _OUTAGE = Group(

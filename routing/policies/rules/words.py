@@ -57,7 +57,7 @@ def words(before: Document | None, after: Document) -> tuple[Sentence, ...]:
         _class(change, group)
     for path, said in _PLAIN.items():
         if path in change.left:
-            change.say([path], said(old[path], new[path]), takes=_takes(path, old, new))
+            change.say([path], said(old.get(path), new.get(path)), takes=_takes(path, old, new))
     _outage(change)
     for path in sorted(change.left):
         change.say([path], f"{path} is {_value(new.get(path))} (was {_value(old.get(path))}).")
@@ -255,12 +255,19 @@ _PLAIN: dict[str, Callable[[object, object], str]] = {
         if new
         else "A request lost before its first token is an error (was: sent again)."
     ),
+    "failures.on_stream_loss": lambda _old, new: (
+        "A lost stream goes on elsewhere from the text sent (was: ends with an error)."
+        if new == "continue"
+        else "A lost stream ends with an error (was: goes on elsewhere)."
+    ),
 }
 
 
 def _takes(path: str, before: Flat, after: Flat) -> bool:
     if path in ("admission.caps.output_tokens", "admission.caps.choices", "failures.attempts"):
         return _tighter(after[path], before[path])
+    if path == "failures.on_stream_loss":
+        return after.get(path, "error") == "error"
     return path == "failures.resend_before_output" and not after[path]
 
 

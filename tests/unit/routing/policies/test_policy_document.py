@@ -131,6 +131,7 @@ CHANGES = [
     ("failures/retry_budget/per_success", 0.2),
     ("failures/retry_budget/burst", 1),
     ("failures/resend_before_output", True),
+    ("failures/on_stream_loss", "continue"),
     ("outage/store_away", "closed"),
     ("outage/share_ratio", 0.5),
     ("outage/max_s", 5),

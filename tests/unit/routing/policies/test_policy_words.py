@@ -119,6 +119,11 @@ TARGETS = "models__llama-70b__targets"
             False,
         ),
         (
+            {"failures__on_stream_loss": "continue"},
+            "A lost stream goes on elsewhere from the text sent (was: ends with an error).",
+            False,
+        ),
+        (
             {"failures__resend_before_output": True},
             "A request lost before its first token is sent again (was: its caller gets an error).",
             False,
