@@ -95,6 +95,10 @@ class Ends:
     def client_gone(self, exchange: Exchange) -> None:
         """The caller has left: close the upstream at once, charge what was used."""
         exchange.is_gone = True
+        relay = exchange.attempt
+        if isinstance(relay, Relay) and relay.is_whole:
+            relay.end_whole()
+            return
         if exchange.recording is not None:
             exchange.recording.drop()  # nobody has the rest: the call is charged, and spent
         if exchange.hold is None or exchange.step is Step.ENDED:

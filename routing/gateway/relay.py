@@ -328,8 +328,8 @@ class Relay:
                 self._late("The upstream did not answer in time")
 
     def _late(self, message: str, *, is_lost: bool = True) -> None:
-        if self._scanner is not None and self._scanner.has_done:
-            self._completed(b"")  # the answer is whole, only the upstream's framing is not
+        if self.is_whole:
+            self.end_whole()
             return
         refusal = Refusal(Reason.UPSTREAM_TIMEOUT, self._with_count(message))
         if self.exchange.step is Step.RELAYING:
@@ -351,6 +351,15 @@ class Relay:
             self._connection.transport.resume_reading()
 
     # -- ends
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of a stream was passed on: only the upstream's framing is still to end."""
+        return not self._is_over and self._scanner is not None and self._scanner.has_done
+
+    def end_whole(self) -> None:
+        """Do not wait for that framing: clients that have read `[DONE]` close at once."""
+        self._completed(b"")
 
     def cancel(self) -> None:
         """The client is gone: so is the upstream's reason to go on."""

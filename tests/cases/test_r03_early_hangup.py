@@ -81,3 +81,22 @@ def test_usage_that_had_arrived_is_used(tmp_path: Path, store: "redis.Redis[byte
         event = row(store, 3)
         assert event.status is RequestStatus.CANCELLED
         assert (event.usage_source, event.input_tokens) == (UsageSource.REPORTED, 200)
+
+
+def test_a_caller_that_has_read_the_end_has_cancelled_nothing(
+    tmp_path: Path, store: "redis.Redis[bytes]"
+) -> None:
+    """The official client closes on `[DONE]`; a busy engine ends its framing later."""
+    script = stream_script(TEXTS[:5], usage(200, 5))
+    end_at = 1 + next(i for i, s in enumerate(script) if s == Send(framed(b"data: [DONE]\n\n")))
+    script.insert(end_at, Wait(20))
+    with UpstreamThread(script) as upstream, serving(tmp_path, upstream) as gateway:
+        with streaming(gateway) as response:
+            for line in response.iter_lines():
+                if line == "data: [DONE]":
+                    break
+        check_closed(upstream, time.monotonic())
+        event = row(store, 3)
+        assert event.status is RequestStatus.OK
+        assert (event.usage_source, event.input_tokens) == (UsageSource.REPORTED, 200)
+        assert held(store, 0) == 0
