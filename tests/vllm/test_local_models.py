@@ -8,7 +8,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.vllm.conftest import RunningVllm, StartVllm
+from tests.vllm.conftest import RunningVllm
 
 ASK = "user: tell me about the water\nassistant:"
 pytestmark = pytest.mark.timeout(900)
@@ -72,15 +72,14 @@ def test_answer_cut_anywhere_goes_on_alike_elsewhere(
         assert text_of(complete(second, ASK + said, max_tokens=120)).startswith(rest)
 
 
-def test_prefix_miss_of_the_small_model_costs_ten_hits(start_vllm: StartVllm) -> None:
-    with start_vllm("small-0", model="small") as engine:
-        misses, hits = [], []
-        for index in range(3):
-            prompt = f" {index}" + " the water" * 1500
-            misses.append(seconds_to_first_token(engine, prompt))
-            hits.append(min(seconds_to_first_token(engine, prompt) for _ in range(3)))
-        print(f"miss {sorted(misses)} hit {sorted(hits)}")
-        assert sorted(misses)[1] >= 10 * sorted(hits)[1]
+def test_prefix_miss_of_the_small_model_costs_ten_hits(tight_vllm: RunningVllm) -> None:
+    misses, hits = [], []
+    for index in range(3):
+        prompt = f" {index}" + " the water" * 1500
+        misses.append(seconds_to_first_token(tight_vllm, prompt))
+        hits.append(min(seconds_to_first_token(tight_vllm, prompt) for _ in range(3)))
+    print(f"miss {sorted(misses)} hit {sorted(hits)}")
+    assert sorted(misses)[1] >= 10 * sorted(hits)[1]
 
 
 def seconds_to_first_token(engine: RunningVllm, prompt: str) -> float:
