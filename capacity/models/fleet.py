@@ -223,9 +223,6 @@ class Replica(models.Model):
     """
 
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="replicas")
-    node = models.ForeignKey(
-        Node, null=True, blank=True, on_delete=models.PROTECT, related_name="replicas"
-    )
     name = models.CharField(max_length=120, unique=True)
     ordinal = models.PositiveIntegerField()
     host = models.CharField(max_length=255)
