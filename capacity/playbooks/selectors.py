@@ -136,6 +136,14 @@ def active_runs(limit: int = MAX_PLAYBOOKS) -> list[RunView]:
     return [run_view(row) for row in rows.order_by("-id")[:limit]]
 
 
+def runs_between(since: datetime, until: datetime, limit: int) -> list[tuple[RunView, int]]:
+    """Runs that were under way in `[since, until)`, oldest first, each with its number of acts."""
+    rows = PlaybookRun.objects.select_related("playbook").defer("samples")
+    rows = rows.filter(Q(ended_at=None) | Q(ended_at__gte=since), started_at__lt=until)
+    counted = rows.annotate(act_count=Count("acts")).order_by("id")[:limit]
+    return [(run_view(row), int(vars(row)["act_count"])) for row in counted]
+
+
 def run(run_id: int, *, name: str | None = None) -> RunDetail:
     """One run. Raises `NotFound`, also when it is none of the named playbook's."""
     row = PlaybookRun.objects.select_related("playbook").filter(pk=run_id).first()

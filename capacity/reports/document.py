@@ -4,11 +4,11 @@ Pages, HTML, and PDF draw this; CSV and JSON hold the figures themselves.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from capacity.reports.happened import happened
+from capacity.reports.sections import Document, Section, Table, instant_of
 from console.web import units
 from console.web.plots import Bars, Chart, Line, Span
 from console.web.tables import Column, number
@@ -33,41 +33,10 @@ CLASS_COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells as text, by column."""
-
-    title: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One question of the report. `note` says how to read it; `empty` why nothing is there."""
-
-    slug: str
-    title: str
-    note: str
-    tables: tuple[Table, ...] = ()
-    charts: tuple[Chart | Bars, ...] = ()
-    empty: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A whole report. `facts` are its headline figures: name, value, unit."""
-
-    title: str
-    period: str
-    facts: tuple[tuple[str, str, str], ...]
-    sections: tuple[Section, ...]
-
-
 def document_of(figures: Mapping[str, Any]) -> Document:
     """The document of a report's figures."""
     zone = str(figures["timezone"])
-    since, until = (units.moment(_instant(figures[name]), zone) for name in ("since", "until"))
+    since, until = (units.moment(instant_of(figures[name]), zone) for name in ("since", "until"))
     return Document(
         title="Capacity report",
         period=f"{since} to {until}{_left_out(figures)}",
@@ -78,7 +47,7 @@ def document_of(figures: Mapping[str, Any]) -> Document:
             _pools(figures, zone),
             _spend(figures),
             _replicas(figures),
-            _acts(figures, zone),
+            happened(figures, zone),
         ),
     )
 
@@ -340,32 +309,10 @@ def _replicas(figures: Mapping[str, Any]) -> Section:
         "Replicas needed",
         "By closed forms over the forecast: now, so that enough are left when one failure domain "
         "is lost, and when a quarter of the fleet is."
-        + (f" As of {units.moment(_instant(as_of))}." if as_of else ""),
+        + (f" As of {units.moment(instant_of(as_of))}." if as_of else ""),
         (Table("By pool", columns, rows),) if rows else (),
         (bars,) if needed else (),
         "" if rows else "No forecast run had ended.",
-    )
-
-
-def _acts(figures: Mapping[str, Any], zone: str) -> Section:
-    rows = tuple(
-        (
-            units.moment(_instant(one["at"]), zone),
-            one["act"],
-            one["object"],
-            one["actor"],
-            one["reason"],
-        )
-        for one in figures["acts"]
-    )
-    columns = (Column("When"), Column("Act"), Column("On"), Column("By"), Column("Reason"))
-    return Section(
-        "acts",
-        "Rollouts, playbooks and changes",
-        "From the audit trail: policies, rollouts, playbooks, overrides, limits and pools.",
-        (Table("In order of time", columns, rows),) if rows else (),
-        (),
-        "" if rows else "Nothing was changed in this period.",
     )
 
 
@@ -381,11 +328,7 @@ def _column(
 
 def _labels(hours: Sequence[Mapping[str, Any]], zone: str) -> tuple[str, ...]:
     tz = ZoneInfo(zone)
-    return tuple(_instant(hour["at"]).astimezone(tz).strftime("%d %b %H:%M") for hour in hours)
-
-
-def _instant(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+    return tuple(instant_of(hour["at"]).astimezone(tz).strftime("%d %b %H:%M") for hour in hours)
 
 
 def _ms(value_s: float | None) -> str:

@@ -14,7 +14,9 @@ from capacity.forecasts.rules.bands import Band
 from capacity.forecasts.rules.series import HOUR
 from capacity.forecasts.selectors import MODELS_MAX, Point, plans, said_a_day_ahead
 from capacity.models.forecast import MEASURES
+from capacity.playbooks.selectors import runs_between
 from capacity.reports.rules.due import Period, unfinished_min
+from capacity.rollouts.selectors import rollouts_between
 from console.audit.selectors import acts_between
 from telemetry.exporters.prometheus import HistoryAwayError, is_configured, query_range
 from telemetry.pools.selectors import pool_hours, pool_periods
@@ -29,8 +31,9 @@ SHOWN_MODELS = 5  # with hours of their own, by tokens; the totals hold all
 SHOWN_POOLS = 8  # with hours of their own, fullest first
 SHOWN_TENANTS = 50  # by spend; the totals hold all
 SHOWN_ACTS = 200
-# Acts that a capacity report lists, by the beginning of their audit name. What acts by itself
-# (rollouts, playbooks, overrides) audits each act, so its records are found here too.
+SHOWN_RUNS = 100  # of playbooks, and as many rollouts
+# Acts that a capacity report lists, by the beginning of their audit name: who changed what. What
+# became of a rollout or a playbook's run is told from its own record.
 ACTS = (
     "policy.", "rollout.", "playbook.", "override.", "limit.", "capacity_limit.", "quota",
     "pool.", "inventory.",
@@ -75,6 +78,8 @@ def gather(period: Period, zone: str, *, asked_at: datetime | None = None) -> di
         "plans": [
             {**asdict(plan), "need": plan.need, "short_by": plan.short_by} for plan in planned
         ],
+        "rollouts": _rollouts(since, until),
+        "playbook_runs": _playbook_runs(since, until),
         "acts": [
             {
                 "at": line.at.isoformat(),
@@ -86,6 +91,43 @@ def gather(period: Period, zone: str, *, asked_at: datetime | None = None) -> di
             for line in acts_between(ACTS, since=since, until=until, limit=SHOWN_ACTS)
         ],
     }
+
+
+def _rollouts(since: datetime, until: datetime) -> list[dict[str, Any]]:
+    return [
+        {
+            "rollout": one.id,
+            "pool": one.pool,
+            "state": one.state,
+            "from_revision": one.from_revision,
+            "to_revision": one.to_revision,
+            "replicas": one.replicas,
+            "replaced": one.replaced,
+            "started_at": one.created_at.isoformat(),
+            "ended_at": one.ended_at.isoformat() if one.ended_at else None,
+            "why": one.cause or one.reason,
+        }
+        for one in rollouts_between(since, until, SHOWN_RUNS)
+    ]
+
+
+def _playbook_runs(since: datetime, until: datetime) -> list[dict[str, Any]]:
+    return [
+        {
+            "run": one.id,
+            "playbook": one.playbook,
+            "subject": one.label,
+            "state": one.state,
+            "is_dry_run": one.is_dry_run,
+            "acts": acts,
+            "start_value": one.start_value,
+            "peak_value": one.peak_value,
+            "started_at": one.started_at.isoformat(),
+            "ended_at": one.ended_at.isoformat() if one.ended_at else None,
+            "why": one.end_reason,
+        }
+        for one, acts in runs_between(since, until, SHOWN_RUNS)
+    ]
 
 
 def _demand(since: datetime, until: datetime) -> list[dict[str, Any]]:

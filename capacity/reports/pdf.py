@@ -15,8 +15,8 @@ from reportlab.lib.units import mm
 from reportlab.platypus import Flowable, KeepTogether, Paragraph, SimpleDocTemplate, Spacer, Table
 from reportlab.platypus.tables import TableStyle
 
-from capacity.reports.document import Document, Section
-from capacity.reports.document import Table as Cells
+from capacity.reports.sections import Document, Section
+from capacity.reports.sections import Table as Cells
 from console.web.plots import Bars, Chart, Drawing, draw, draw_bars, key_of
 
 FONT, BOLD = "Helvetica", "Helvetica-Bold"

@@ -86,8 +86,17 @@ def figure_rows(figures: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
         yield from _hours("pools", group["pool"], group["hours"])
     for group in figures["engines"]:
         yield from _hours("engines", group["model"], group["hours"])
+    yield from _records(figures, "rollouts", "rollout")
+    yield from _records(figures, "playbook_runs", "run")
     for act in figures["acts"]:
         yield "acts", act["object"], act["at"], act["act"], f"{act['actor']}: {act['reason']}"
+
+
+def _records(figures: Mapping[str, Any], section: str, key: str) -> Iterator[tuple[object, ...]]:
+    for one in figures.get(section, ()):  # reports of before have none
+        for name, value in one.items():
+            if name not in (key, "started_at"):
+                yield _row(section, str(one[key]), one["started_at"], name, value)
 
 
 def _demand(demand: list[dict[str, Any]]) -> Iterator[tuple[object, ...]]:

@@ -151,6 +151,15 @@ def rollouts_page(
     return page.map(lambda row: _row(row, replaced))
 
 
+def rollouts_between(since: datetime, until: datetime, limit: int) -> list[RolloutRow]:
+    """Rollouts that were under way in `[since, until)`, oldest first: two queries."""
+    rows = Rollout.objects.select_related("pool__model").order_by("id")
+    during = rows.filter(Q(ended_at=None) | Q(ended_at__gte=since), created_at__lt=until)
+    found = list(during[:limit])
+    replaced = _replaced(found)
+    return [_row(row, replaced) for row in found]
+
+
 @dataclass(frozen=True, slots=True)
 class OffCourse:
     """A rollout that stands still, goes back, or did not get where it was to go."""

@@ -5,6 +5,7 @@ import io
 import json
 from datetime import timedelta
 from html.parser import HTMLParser
+from math import floor
 from statistics import fmean
 
 import pytest
@@ -12,17 +13,19 @@ from django.db.models import Sum
 from django.utils import timezone
 
 from capacity.forecasts.rules.series import hour_of
-from capacity.models import Forecast, PoolPlan
+from capacity.models import Forecast, PlaybookAct, PlaybookRun, PoolPlan, Rollout, RolloutLane
 from capacity.reports.document import document_of
 from capacity.reports.figures import gather
 from capacity.reports.pdf import latin
 from capacity.reports.render import files_of
 from capacity.reports.rules.due import Period
 from console.models import AuditEvent
-from console.web.units import usd_text
+from console.web.units import usd_short, usd_text
 from telemetry.models import ObjectiveMinute, PoolSample, SliceMinute
+from telemetry.stats import sketch
 from tenants.models import UsageRollup
 from tests import factories
+from tests.playbooking import make_runs
 from tests.reporting import make_day, pdf_text
 
 pytestmark = pytest.mark.django_db
@@ -36,7 +39,7 @@ def day(store) -> tuple[Period, dict]:
     factories.make_fleet(world, {"p-a": 2})
     until = hour_of(timezone.now())
     make_day(world, until)
-    AuditEvent.objects.count()
+    UsageRollup.objects.filter(grain="h").update(failed=3, cancelled=2, cached_tokens=70)
     period = Period(until - timedelta(hours=24), until)
     return period, gather(period, "Europe/Berlin")
 
@@ -49,7 +52,9 @@ def rollups(period: Period):
 
 def test_totals_and_spend_equal_the_ledgers_rows(day):
     period, figures = day
-    for name in ("requests", "input_tokens", "output_tokens", "spend_nanousd"):
+    names = list(figures["totals"])
+    assert len(names) == 7
+    for name in names:
         wanted = rollups(period).aggregate(all=Sum(name))["all"]
         assert figures["totals"][name] == wanted > 0
         for tenant in figures["tenants"]:
@@ -68,6 +73,7 @@ def test_each_hour_of_demand_equals_its_rows_and_what_was_said_a_day_before(day)
         for hour in series["hours"]:
             came = rollups(period).filter(model=series["model"], start_at=hour["at"])
             assert hour["came"] == came.aggregate(all=Sum(series["measure"]))["all"]
+        assert series["came"] == sum(hour["came"] for hour in series["hours"])
         said = [hour for hour in series["hours"] if hour["p50"] is not None]
         assert len(said) == series["compared_hours"]
         if series["model"] == "qwen-32b":  # no forecast was made of it
@@ -103,6 +109,16 @@ def test_goodput_equals_the_judged_minutes_and_classes_the_slice_minutes(day):
         assert row["requests"] == minutes.aggregate(all=Sum("requests"))["all"] > 0
         assert row["failed"] == minutes.aggregate(all=Sum("failed"))["all"]
         assert row["refused"] == sum(sum(one.refused.values()) for one in minutes)
+        seconds = sorted(
+            0.99 * sketch.value_of(index)
+            for one in minutes
+            for index, count in sketch.unpack(bytes(one.ttft_sketch)).items()
+            for _ in range(count)
+        )
+        assert row["samples"] == len(seconds) > 0
+        for quantile in (50, 95, 99):  # the lower one, within what a bin spans
+            wanted = seconds[floor(quantile / 100 * (len(seconds) - 1))] / 0.99
+            assert row[f"ttft_p{quantile}_s"] == pytest.approx(wanted, rel=0.021), (name, quantile)
     assert found["interactive"]["ttft_p50_s"] == pytest.approx(0.54, rel=0.011)
 
 
@@ -115,7 +131,8 @@ def test_pools_equal_their_samples_and_unknown_is_not_zero(day):
     assert full["minutes"] == full["known_minutes"] == samples.count()
     assert full["kv_max_ratio"] == max(row.kv_max_ratio for row in samples)
     assert full["kv_mean_ratio"] == pytest.approx(fmean(row.kv_mean_ratio for row in samples))
-    assert full["waiting_max"] == max(row.waiting for row in samples)
+    for name in ("running", "waiting"):
+        assert full[f"{name}_max"] == max(getattr(row, name) for row in samples) > 0
     assert unknown["pool"] == "p-z"
     assert (unknown["minutes"], unknown["known_minutes"], unknown["kv_max_ratio"]) == (1, 0, None)
     hours = next(one for one in figures["pool_hours"] if one["pool"] == "p-a")["hours"]
@@ -125,21 +142,131 @@ def test_pools_equal_their_samples_and_unknown_is_not_zero(day):
         assert hour["waiting_max"] == max(row.waiting for row in mine)
 
 
-def test_replicas_and_acts_equal_their_rows(day):
+def test_replicas_and_changes_equal_their_rows(day):
     period, figures = day
-    plans = PoolPlan.objects.order_by("-run__as_of", "pool")
-    assert [plan["pool"] for plan in figures["plans"]] == ["p-a"]
-    assert figures["plans"][0]["need_now"] == plans[0].need_now
-    assert figures["plans"][0]["need_quarter_lost"] == plans[0].need_quarter_lost
-    assert figures["plan_as_of"] == plans[0].run.as_of.isoformat()
+    (row,) = PoolPlan.objects.filter(run__as_of__lte=period.until + timedelta(hours=24)).order_by(
+        "-run__as_of", "pool"
+    )
+    (plan,) = figures["plans"]
+    for name in plan.keys() - {"need", "short_by"}:
+        assert plan[name] == getattr(row, name), name
+    needs = (row.need_now, row.need_domain_lost, row.need_quarter_lost)
+    assert plan["need"] == max(need for need in needs if need is not None)
+    assert plan["short_by"] == max(0, plan["need"] - row.ready_replicas)
+    assert figures["plan_as_of"] == row.run.as_of.isoformat()
     later = gather(Period(period.since, timezone.now() + timedelta(hours=1)), "UTC")
     named = AuditEvent.objects.filter(act__startswith="pool.") | AuditEvent.objects.filter(
         act__startswith="limit."
     )
-    assert [act["act"] for act in later["acts"]] == list(
-        named.order_by("id").values_list("act", flat=True)
+    said = [
+        (act["at"], act["act"], act["object"], act["actor"], act["reason"]) for act in later["acts"]
+    ]
+    assert said == [
+        (
+            one.at.isoformat(),
+            one.act,
+            f"{one.object_type} {one.object_id}",
+            one.actor_label,
+            one.reason,
+        )
+        for one in named.order_by("id")
+    ]
+    assert said
+
+
+def test_rollouts_and_playbook_runs_equal_their_own_records(store, db):
+    world = factories.World()
+    factories.make_tenant(world, "acme")
+    factories.make_people(world)
+    factories.make_fleet(world, {"p-a": 2, "p-b": 2, "p-c": 2})
+    now = timezone.now()
+    for pool in ("p-a", "p-b", "p-c"):
+        factories.make_rollout(world, pool)
+    before, ended, during = (Rollout.objects.get(pk=pk) for pk in world.rollouts)
+    day_ago = now - timedelta(days=1)
+    Rollout.objects.filter(pk=before.pk).update(created_at=day_ago, ended_at=day_ago, state="done")
+    Rollout.objects.filter(pk=ended.pk).update(
+        created_at=day_ago, ended_at=now - timedelta(hours=1), state="rolled_back", cause="no token"
     )
-    assert later["acts"]
+    RolloutLane.objects.filter(rollout=ended).update(result="done")
+    make_runs(world, 2)
+    old = make_runs(world, 1, started_at=day_ago, ended_at=day_ago + timedelta(hours=1))
+    figures = gather(Period(now - timedelta(hours=2), now + timedelta(hours=1)), "UTC")
+
+    found = {one["rollout"]: one for one in figures["rollouts"]}
+    assert list(found) == [ended.pk, during.pk]
+    for row in Rollout.objects.filter(pk__in=found).select_related("pool"):
+        one = found[row.pk]
+        lanes = row.lanes.filter(result="done", revision=row.to_revision).count()
+        assert one == {
+            "rollout": row.pk,
+            "pool": row.pool.name,
+            "state": row.state,
+            "from_revision": row.from_revision,
+            "to_revision": row.to_revision,
+            "replicas": row.replicas,
+            "replaced": lanes,
+            "started_at": row.created_at.isoformat(),
+            "ended_at": row.ended_at.isoformat() if row.ended_at else None,
+            "why": row.cause or row.reason,
+        }
+    assert found[ended.pk]["replaced"] == 1
+    assert found[during.pk]["ended_at"] is None
+
+    rows = PlaybookRun.objects.exclude(pk=old).order_by("pk")
+    assert figures["playbook_runs"] == [
+        {
+            "run": row.pk,
+            "playbook": row.playbook.name,
+            "subject": row.label,
+            "state": "ended" if row.ended_at else "acting",
+            "is_dry_run": row.is_dry_run,
+            "acts": PlaybookAct.objects.filter(run=row).count(),
+            "start_value": row.start_value,
+            "peak_value": row.peak_value,
+            "started_at": row.started_at.isoformat(),
+            "ended_at": row.ended_at.isoformat() if row.ended_at else None,
+            "why": row.end_reason,
+        }
+        for row in rows
+    ]
+    assert [one["acts"] for one in figures["playbook_runs"]] == [2, 2]
+
+    (happened,) = [one for one in document_of(figures).sections if one.slug == "acts"]
+    tables = {table.title: table.rows for table in happened.tables}
+    assert [row[2:5] for row in tables["Rollouts"]] == [
+        ("rolled back", "1 to 2", "1 of 2"),
+        ("running", "1 to 2", "0 of 2"),
+    ]
+    assert [row[3:5] for row in tables["Runs of playbooks"]] == [("acting", "2"), ("ended", "2")]
+    written = pdf_text(files_of(figures)["pdf"]).replace("\n", " ")
+    for words in ("rolled back", "no token", "noisy-tenant", "The signal has ended."):
+        assert words in written
+    # a report that was issued before these were gathered
+    older = {name: figures[name] for name in figures.keys() - {"rollouts", "playbook_runs"}}
+    assert len(files_of(older)["pdf"]) > 1000
+
+
+def test_the_headline_facts_equal_their_rows(day):
+    period, figures = day
+    facts = {name: (value, unit) for name, value, unit in document_of(figures).facts}
+    sums = {
+        name: rollups(period).aggregate(all=Sum(name))["all"]
+        for name in ("requests", "failed", "input_tokens", "output_tokens", "spend_nanousd")
+    }
+    kv = PoolSample.objects.filter(minute_at__gte=period.since, minute_at__lt=period.until)
+    fullest = max(row.kv_max_ratio for row in kv if row.kv_max_ratio is not None)
+    plan = PoolPlan.objects.latest("run__as_of")
+    need = max(plan.need_now, plan.need_domain_lost or 0, plan.need_quarter_lost or 0)
+    assert facts == {
+        "Requests": (f"{sums['requests']:,}", ""),
+        "Failed": (f"{sums['failed']:,}", ""),
+        "Input": (f"{sums['input_tokens']:,}", "tok"),
+        "Output": (f"{sums['output_tokens']:,}", "tok"),
+        "Spend": (usd_short(sums["spend_nanousd"]), "USD"),
+        "KV max": (f"{fullest * 100:.0f} %", ""),
+        "Replicas short": (str(max(0, need - plan.ready_replicas)), ""),
+    }
 
 
 class Texts(HTMLParser):

@@ -1,0 +1,94 @@
+"""The report's section of what acted in its period: rollouts, runs of playbooks, changes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from capacity.reports.sections import Section, Table, instant_of
+from console.web import units
+from console.web.tables import Column, number
+
+
+def happened(figures: Mapping[str, Any], zone: str) -> Section:
+    """What acted in the period, and what people changed."""
+    tables = [
+        table
+        for table in (
+            _rollouts(figures.get("rollouts", ()), zone),  # reports of before have none
+            _playbook_runs(figures.get("playbook_runs", ()), zone),
+            _changes(figures["acts"], zone),
+        )
+        if table.rows
+    ]
+    return Section(
+        "acts",
+        "Rollouts, playbooks and changes",
+        "Rollouts and runs from their own records, if under way in this period; changes from the "
+        "audit trail: policies, rollouts, playbooks, overrides, limits and pools.",
+        tuple(tables),
+        (),
+        "" if tables else "Nothing was changed in this period.",
+    )
+
+
+def _rollouts(rows: Sequence[Mapping[str, Any]], zone: str) -> Table:
+    cells = tuple(
+        (
+            str(one["rollout"]),
+            one["pool"],
+            one["state"].replace("_", " "),
+            f"{one['from_revision']} to {one['to_revision']}",
+            f"{one['replaced']} of {one['replicas']}",
+            *_span(one, zone),
+            one["why"],
+        )
+        for one in rows
+    )
+    columns = (
+        number("Rollout"), Column("Pool"), Column("State"), Column("Revision"),
+        Column("Replicas"), Column("Started"), Column("Ended"), Column("Why"),
+    )  # fmt: skip
+    return Table("Rollouts", columns, cells)
+
+
+def _playbook_runs(rows: Sequence[Mapping[str, Any]], zone: str) -> Table:
+    cells = tuple(
+        (
+            str(one["run"]),
+            one["playbook"],
+            one["subject"],
+            "dry run" if one["is_dry_run"] else one["state"],
+            units.count(one["acts"]),
+            units.decimal(one["peak_value"], 2),
+            *_span(one, zone),
+            one["why"],
+        )
+        for one in rows
+    )
+    columns = (
+        number("Run"), Column("Playbook"), Column("Subject"), Column("State"), number("Acts"),
+        number("Peak signal"), Column("Started"), Column("Ended"), Column("Why it ended"),
+    )  # fmt: skip
+    return Table("Runs of playbooks", columns, cells)
+
+
+def _changes(rows: Sequence[Mapping[str, Any]], zone: str) -> Table:
+    cells = tuple(
+        (
+            units.moment(instant_of(one["at"]), zone),
+            one["act"],
+            one["object"],
+            one["actor"],
+            one["reason"],
+        )
+        for one in rows
+    )
+    columns = (Column("When"), Column("Act"), Column("On"), Column("By"), Column("Reason"))
+    return Table("In order of time", columns, cells)
+
+
+def _span(one: Mapping[str, Any], zone: str) -> tuple[str, str]:
+    ended_at = one["ended_at"]
+    return (
+        units.moment(instant_of(one["started_at"]), zone),
+        units.moment(instant_of(ended_at), zone) if ended_at else "under way",
+    )
