@@ -121,14 +121,14 @@ def of_rollouts(rows: Iterable[OffCourse]) -> list[Strip]:
     ]
 
 
-def fresh_waits(seen: Mapping[str, SeenPool]) -> list[float | None]:
-    """Mean queue wait (s) of each replica that reports and is well, over its last period."""
+def queue_ages(seen: Mapping[str, SeenPool]) -> list[float | None]:
+    """How long the oldest waiting request of each replica that reports has waited at least (s)."""
     return [
-        state.queue_mean_s
+        state.queue_age_s
         for pool in seen.values()
         if not pool.is_stale
         for state in pool.state.endpoints
-        if state.health is ReplicaHealth.OK
+        if state.health in (ReplicaHealth.OK, ReplicaHealth.HUNG)
     ]
 
 

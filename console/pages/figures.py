@@ -4,6 +4,8 @@ One definition each, shown on hover where the page has room:
 
 - goodput in SLO: requests of the last 15 minutes (and the running one) that kept their objective,
   over those that were judged (`telemetry.slos.rules`);
+- queue age: how long the oldest request that waits in an engine's queue has waited at least, over
+  all replicas that report; known to a scrape interval of a second (`telemetry.collector.rules`);
 - refused per minute by reason: the last five whole minutes;
 - spend per hour: settled in the last 59 whole minutes and the running one;
 - cost per success, GPU-seconds and grams CO2e per task: tasks whose outcome was reported in the
@@ -71,7 +73,7 @@ class Headline:
     age_s: float | None
     ttft_p95_ms: float | None
     ttft: list[float | None]
-    queue_s: float | None
+    queue_age_s: float | None
     waiting: int | None
     kv_max_ratio: float | None
     goodput: Judged | None
@@ -95,7 +97,7 @@ class Headline:
 def headline(
     sums: Sequence[PoolSums],
     objectives: Sequence[ObjectiveView],
-    waits_s: Sequence[float | None],
+    queue_ages_s: Sequence[float | None],
 ) -> Headline:
     """Live figures with their last hour: three round trips to the store, no query."""
     live = published(by_pool=True).total
@@ -104,12 +106,11 @@ def headline(
     whole = points[:-1]  # the running minute would always look like a fall
     minutes = class_minutes(HISTORY_MINUTES + 1)
     fresh = [one for row in sums for one in row.pool.replicas if is_fresh(one)]
-    known_waits = [wait for wait in waits_s if wait is not None]
     return Headline(
         age_s=live_state.age_of_ms(live.at_ms) if live else None,
         ttft_p95_ms=_ms(total.ttft_p95_s) if total else None,
         ttft=[_ms(point.ttft_p95_s) for point in whole],
-        queue_s=max(known_waits, default=None),
+        queue_age_s=max((age for age in queue_ages_s if age is not None), default=None),
         waiting=_waiting(fresh),
         kv_max_ratio=max(
             (one.kv_usage_ratio for one in fresh if one.kv_usage_ratio is not None), default=None

@@ -61,7 +61,7 @@ def overview(request: HttpRequest) -> HttpResponseBase:
     promised = objectives()
     strips += attention.of_objectives(states(promised, now=now))
     found = period(now - TASKS_SINCE, now)
-    figures = headline(sums, promised, attention.fresh_waits(seen or {}))
+    figures = headline(sums, promised, attention.queue_ages(seen or {}))
     strips = attention.worst_first([*strips, *attention.of_classes(figures.classes)])
     may_see_changes = can(request.user, Permission.VIEW_AUDIT)
     context = {

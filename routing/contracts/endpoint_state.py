@@ -14,7 +14,8 @@ class EndpointState(msgspec.Struct, frozen=True):
     scrapes of the same run of the engine exist. `ttft_mean_s` is the engine's own mean over that
     interval, `queue_mean_s` that of the time spent waiting inside it, None when nothing was
     observed. `at_ms` 0: never scraped. `resident_kv_blocks` counts the distinct prefix blocks that
-    its cache holds, by its KV events.
+    its cache holds, by its KV events. `queue_age_s` is how long, at least, the oldest request that
+    waits in the engine has waited: 0 while none waits, known to a scrape interval.
     """
 
     replica_id: str
@@ -35,6 +36,7 @@ class EndpointState(msgspec.Struct, frozen=True):
     engine_version: str = ""
     resident_kv_blocks: int | None = None
     queue_mean_s: float | None = None
+    queue_age_s: float | None = None
 
 
 class PoolState(msgspec.Struct, frozen=True):

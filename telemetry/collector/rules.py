@@ -19,6 +19,7 @@ from telemetry.stats.windows import Counter, Tally, mean_s, rate_per_s
 
 HUNG_REASON = "answers health checks, but gateways wait for its completions in vain"
 STALE_AFTER_S = 3.0  # three periods
+ARRIVALS_MAX = 600  # steps remembered of a queue that never empties: ten minutes of scrapes
 VERSION_CHARS_MAX = 40
 
 # Ours -> the engine's names, newest first.
@@ -160,6 +161,9 @@ def _number(text: bytes) -> float | None:
     return value if value - value == 0 else None  # NaN and infinities differ from themselves
 
 
+Arrivals = tuple[tuple[float, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What one attempt to read a replica gave.
@@ -181,6 +185,7 @@ class Track:
     state: EndpointState
     first_asked_at_s: float
     sample: EngineSample | None = None
+    arrivals: Arrivals = ()
 
 
 def first_track(replica_id: str, pool: str, now_s: float) -> Track:
@@ -198,8 +203,12 @@ def first_track(replica_id: str, pool: str, now_s: float) -> Track:
 def advance(track: Track, outcome: Outcome, now_s: float, now_ms: int) -> Track:
     """The next track after one attempt at `now_s` (monotonic) and `now_ms` (Unix)."""
     if outcome.sample is not None:
+        arrivals = waiting_since(track.arrivals, track.sample, outcome.sample)
         return replace(
-            track, state=_fresh(track, outcome, outcome.sample, now_ms), sample=outcome.sample
+            track,
+            state=_fresh(track, outcome, outcome.sample, arrivals, now_ms),
+            sample=outcome.sample,
+            arrivals=arrivals or (),
         )
     state = track.state
     last_s = track.sample.at_s if track.sample else track.first_asked_at_s
@@ -231,7 +240,45 @@ def with_resident_blocks(state: EndpointState, blocks: int | None) -> EndpointSt
     return msgspec.structs.replace(state, resident_kv_blocks=blocks)
 
 
-def _fresh(track: Track, outcome: Outcome, sample: EngineSample, now_ms: int) -> EndpointState:
+def waiting_since(
+    known: Arrivals, before: EngineSample | None, sample: EngineSample
+) -> Arrivals | None:
+    """When requests that still wait were first seen: (time, requests that had come by then).
+
+    The engine counts a request's time in its queue when it ends, so all that ever came are those
+    counted, running and waiting; its queue is first come, first served, so the last ones of them
+    wait. The first entry is then the oldest one's. One that leaves the queue unserved takes the
+    newest place, not its own: until it empties the oldest may look older. None: the page does not
+    say. Bounded: of a queue that never empties the second oldest step is forgotten, which makes a
+    request look younger, never older.
+    """
+    if sample.waiting is None or sample.running is None or sample.queue_count is None:
+        return None
+    came = round(sample.queue_count) + sample.running + sample.waiting
+    if before is not None and before.run != sample.run:
+        known = ()
+    clipped = [(at_s, min(count, came)) for at_s, count in known]
+    kept = [(at_s, count) for at_s, count in clipped if count > came - sample.waiting]
+    if sample.waiting and (not kept or kept[-1][1] < came):
+        kept.append((sample.at_s, came))
+    if len(kept) > ARRIVALS_MAX:
+        del kept[1]
+    return tuple(kept)
+
+
+def _queue_age_s(arrivals: Arrivals | None, sample: EngineSample) -> float | None:
+    if arrivals is None:
+        return None
+    return sample.at_s - arrivals[0][0] if arrivals else 0.0
+
+
+def _fresh(
+    track: Track,
+    outcome: Outcome,
+    sample: EngineSample,
+    arrivals: Arrivals | None,
+    now_ms: int,
+) -> EndpointState:
     before = track.sample
     ratio = None
     hits = _rise(before, sample, "prefix_hits")
@@ -253,6 +300,7 @@ def _fresh(track: Track, outcome: Outcome, sample: EngineSample, now_ms: int) ->
         prefix_hit_ratio=ratio,
         ttft_mean_s=mean_s(_ttft(before), _ttft(sample)),
         queue_mean_s=mean_s(_queue(before), _queue(sample)),
+        queue_age_s=_queue_age_s(arrivals, sample),
         preemptions_total=sample.preemptions,
         engine_version=(outcome.version or track.state.engine_version)[:VERSION_CHARS_MAX],
     )

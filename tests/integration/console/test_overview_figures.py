@@ -1,104 +1,32 @@
 """Every figure of the overview equals a query over rows that takes no part in making it."""
 
-import asyncio
-import random
-import re
-import time
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 from django.test import Client
 from django.utils import timezone
-from redis.asyncio import Redis
 
 from capacity.fleet.gpu_time import gpu_time
 from capacity.models import Replica, ReplicaChange
 from console.audit.services import record
 from console.pages.figures import headline
-from routing.contracts.slices import SliceDelta
-from telemetry.collector.fold import fold
 from telemetry.economics.selectors import period
 from telemetry.economics.services import state_grid, state_power
 from telemetry.slices.selectors import class_minutes
 from telemetry.slos.selectors import goodput, objectives, states
 from telemetry.slos.services import judge_minutes, set_objective
-from telemetry.stats import sketch
-from tenants.models import Usage
 from tests import factories
-from tests.collecting import FakeGateway
 from tests.factories import ACTOR, World
+from tests.overview import make_traffic, rows, words_of
 
 pytestmark = pytest.mark.django_db
 THRESHOLD_S = 0.5
 
 
-def rows(sql: str, *params: Any) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, params)
-        return cursor.fetchall()
-
-
-def folded(url: str) -> None:
-    async def once() -> None:
-        async with Redis.from_url(url) as client:
-            await fold(client, time.time_ns() // 1_000_000)
-
-    asyncio.run(once())
-
-
 @pytest.fixture
 def world(store, settings) -> World:
-    """Usage rows of two tenants, and the frames that the same requests make at a gateway."""
-    made = World()
-    for slug in ("acme", "globex"):
-        factories.make_tenant(made, slug, slug)
-    factories.make_people(made)
-    factories.make_fleet(made, {"p-a": 2})
-    draw = random.Random(7)
-    gateway = FakeGateway(store)
-    for slug in ("acme", "globex"):
-        for number in range(40):
-            # clear of the threshold: sketches are within 1 %
-            ttft_s = draw.choice([0.1, 0.2, 0.3, 0.8, 1.5])
-            status = draw.choices(["ok", "failed", "cancelled"], [8, 1, 1])[0]
-            start = timezone.now() - timedelta(minutes=1 + number % 10)
-            work_class = draw.choice(["standard", "interactive"])
-            times = {
-                "started_at": start,
-                "first_token_at": start + timedelta(seconds=ttft_s) if status == "ok" else None,
-                "ended_at": start + timedelta(seconds=ttft_s + 1),
-            }
-            (request_id,) = factories.make_usage(
-                made, slug, 1, status=status, work_class=work_class, pool="p-a", **times
-            )
-            gateway.report(
-                frame_of(Usage.objects.get(request_id=request_id), draw), at_ms=ms(start)
-            )
-    folded(settings.REDIS_URL)
-    return made
-
-
-def words_of(html: str) -> str:
-    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
-
-
-def ms(at: datetime) -> int:
-    return int(at.timestamp() * 1000)
-
-
-def frame_of(row: Usage, draw: random.Random) -> SliceDelta:
-    ttft: dict[int, int] = {}
-    if row.first_token_at is not None:
-        seconds = (row.first_token_at - row.started_at).total_seconds()
-        sketch.add(ttft, [(sketch.index_of(seconds), 1)])
-    return SliceDelta(
-        str(row.tenant_id), row.model, row.pool, row.work_class, requests=1,
-        failed=int(row.status == "failed"), cancelled=int(row.status == "cancelled"),
-        refused={"no_capacity": 1} if draw.random() < 0.1 else {"rate_limited": 1},
-        spend_nanousd=row.spend_nanousd, ttft_s=list(ttft.items()),
-    )  # fmt: skip
+    return make_traffic(store, settings.REDIS_URL)
 
 
 GOODPUT = """
@@ -208,7 +136,7 @@ def test_cost_gpu_time_and_carbon_of_a_task_follow_from_rows(world: World) -> No
 
 def test_the_page_shows_these_figures_and_says_when_they_are_old(world: World, store) -> None:
     factories.make_objective(world)
-    factories.scrape(store, "p-a", r0={"kv_usage_ratio": 0.97, "queue_mean_s": 1.25})
+    factories.scrape(store, "p-a", r0={"kv_usage_ratio": 0.97, "queue_age_s": 1.25})
     client = Client()
     client.force_login(world.people["ola"])
     html = client.get("/").text
@@ -217,14 +145,14 @@ def test_the_page_shows_these_figures_and_says_when_they_are_old(world: World, s
     assert found.goodput is not None
     assert f"{found.goodput_ratio * 100:.1f} %" in text
     assert "97 %" in text
-    assert "Queue wait 1.25 s" in text
+    assert "Queue age 1.2 s" in text
     assert "no live figures" in text  # no collector has published
     assert 'hx-trigger="every 3s"' in html
     for question in ("/why-p99/", "/tasks/", "/why-bill/", "/carbon/"):
         assert f'href="{question}"' in html
-    factories.scrape(store, "p-a", age_ms=60_000, r0={"kv_usage_ratio": 0.97, "queue_mean_s": 9.0})
+    factories.scrape(store, "p-a", age_ms=60_000, r0={"kv_usage_ratio": 0.97, "queue_age_s": 9.0})
     old = words_of(client.get("/").text)
-    assert "Queue wait — s" in old  # a replica that is silent is out of the figure
+    assert "Queue age — s" in old  # a replica that is silent is out of the figure
     assert "figures below are old" in old
 
 

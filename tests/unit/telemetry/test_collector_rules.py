@@ -1,11 +1,13 @@
 """Exposition text to samples, samples to states."""
 
+import random
 from pathlib import Path
 
 import pytest
 
 from routing.contracts.enums import ReplicaHealth
 from telemetry.collector.rules import (
+    ARRIVALS_MAX,
     STALE_AFTER_S,
     EngineSample,
     Outcome,
@@ -123,3 +125,79 @@ def test_prefix_hit_ratio_is_of_the_interval_and_unknown_without_queries() -> No
         track = advance(track, outcome, second, second * 1000)
         ratios.append(track.state.prefix_hit_ratio)
     assert ratios == [None, 0.1, None]
+
+
+def served_first_come(seed: int, aborted_one_in: int = 0) -> list[tuple[int, float, float | None]]:
+    """(requests waiting, the oldest one's true age, age as told) each second of a random queue."""
+    draw = random.Random(seed)
+    waiting: list[float] = []
+    running: list[float] = []  # when each ends
+    ended, track, told = 0, first_track("r0", "p", 0.0), []
+    for tick in range(1, 600):
+        now_s = tick / 4
+        for end_s in [one for one in running if one <= now_s]:
+            running.remove(end_s)
+            ended += 1
+        rate = 3 if tick // 100 % 2 else 0.5  # the queue grows, then drains
+        waiting += [now_s] * sum(draw.random() < rate / 8 for _ in range(8))
+        if aborted_one_in and waiting and draw.random() < 1 / aborted_one_in:
+            waiting.pop(draw.randrange(len(waiting)))
+        while waiting and len(running) < 4:
+            waiting.pop(0)
+            running.append(now_s + draw.uniform(0.5, 4))
+        if tick % 4:
+            continue
+        sample = EngineSample(
+            now_s, running=len(running), waiting=len(waiting), queue_count=float(ended), run=1.0
+        )
+        track = advance(track, Outcome(sample), now_s, int(now_s * 1000))
+        true_s = now_s - waiting[0] if waiting else 0.0
+        told.append((len(waiting), true_s, track.state.queue_age_s))
+    return told
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_age_of_the_oldest_waiting_request_is_known_to_an_interval(seed: int) -> None:
+    told = served_first_come(seed)
+    assert max(true_s for _, true_s, _ in told) > 10
+    assert {said for waiting, _, said in told if not waiting} == {0.0}
+    for _, true_s, said in told:
+        assert said is not None
+        assert true_s - 1 - 1e-9 <= said <= true_s + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_requests_that_leave_the_queue_unserved_are_forgotten_when_it_empties(seed: int) -> None:
+    told = served_first_come(seed, aborted_one_in=6)
+    assert any(true_s > 5 for _, true_s, _ in told)
+    for _, true_s, said in told:
+        assert said is not None
+        assert said >= true_s - 1 - 1e-9  # it may look older, never younger
+    assert {said for waiting, _, said in told if not waiting} == {0.0}
+
+
+def test_a_queue_is_unknown_where_the_page_does_not_say_and_starts_over_with_the_engine() -> None:
+    track = first_track("r0", "p", 0.0)
+    for at_s, run, waiting, said in (
+        (1, 1, 2, 0.0),
+        (4, 1, 2, 3.0),
+        (5, 2, 2, 0.0),
+        (7, 2, 0, 0.0),
+    ):
+        sample = EngineSample(
+            float(at_s), running=1, waiting=waiting, queue_count=5.0, run=float(run)
+        )
+        track = advance(track, Outcome(sample), float(at_s), at_s * 1000)
+        assert track.state.queue_age_s == said
+    silent = EngineSample(8.0, running=1, waiting=3, run=2.0)
+    track = advance(track, Outcome(silent), 8.0, 8000)
+    assert track.state.queue_age_s is None
+
+
+def test_a_queue_that_never_empties_is_remembered_within_its_bound() -> None:
+    track = first_track("r0", "p", 0.0)
+    for at_s in range(1, 2 * ARRIVALS_MAX):
+        sample = EngineSample(float(at_s), running=1, waiting=at_s, queue_count=0.0, run=1.0)
+        track = advance(track, Outcome(sample), float(at_s), at_s * 1000)
+        assert len(track.arrivals) <= ARRIVALS_MAX
+    assert track.state.queue_age_s == 2 * ARRIVALS_MAX - 2
