@@ -33,19 +33,19 @@ def happened(figures: Mapping[str, Any], zone: str) -> Section:
 def _rollouts(rows: Sequence[Mapping[str, Any]], zone: str) -> Table:
     cells = tuple(
         (
+            _span(one, zone),
             str(one["rollout"]),
             one["pool"],
             one["state"].replace("_", " "),
             f"{one['from_revision']} to {one['to_revision']}",
             f"{one['replaced']} of {one['replicas']}",
-            *_span(one, zone),
             one["why"],
         )
         for one in rows
     )
     columns = (
-        number("Rollout"), Column("Pool"), Column("State"), Column("Revision"),
-        Column("Replicas"), Column("Started"), Column("Ended"), Column("Why"),
+        Column("When"), number("Rollout"), Column("Pool"), Column("State"), Column("Revision"),
+        Column("Replicas"), Column("Why"),
     )  # fmt: skip
     return Table("Rollouts", columns, cells)
 
@@ -53,20 +53,20 @@ def _rollouts(rows: Sequence[Mapping[str, Any]], zone: str) -> Table:
 def _playbook_runs(rows: Sequence[Mapping[str, Any]], zone: str) -> Table:
     cells = tuple(
         (
+            _span(one, zone),
             str(one["run"]),
             one["playbook"],
             one["subject"],
             "dry run" if one["is_dry_run"] else one["state"],
             units.count(one["acts"]),
             units.decimal(one["peak_value"], 2),
-            *_span(one, zone),
             one["why"],
         )
         for one in rows
     )
     columns = (
-        number("Run"), Column("Playbook"), Column("Subject"), Column("State"), number("Acts"),
-        number("Peak signal"), Column("Started"), Column("Ended"), Column("Why it ended"),
+        Column("When"), number("Run"), Column("Playbook"), Column("Subject"), Column("State"),
+        number("Acts"), number("Peak signal"), Column("Why it ended"),
     )  # fmt: skip
     return Table("Runs of playbooks", columns, cells)
 
@@ -83,12 +83,11 @@ def _changes(rows: Sequence[Mapping[str, Any]], zone: str) -> Table:
         for one in rows
     )
     columns = (Column("When"), Column("Act"), Column("On"), Column("By"), Column("Reason"))
-    return Table("In order of time", columns, cells)
+    return Table("Changes in order of time", columns, cells)
 
 
-def _span(one: Mapping[str, Any], zone: str) -> tuple[str, str]:
-    ended_at = one["ended_at"]
-    return (
-        units.moment(instant_of(one["started_at"]), zone),
-        units.moment(instant_of(ended_at), zone) if ended_at else "under way",
-    )
+def _span(one: Mapping[str, Any], zone: str) -> str:
+    since = units.moment(instant_of(one["started_at"]), zone)
+    if one["ended_at"] is None:
+        return f"since {since}"
+    return f"{since} to {units.moment(instant_of(one['ended_at']), zone)}"

@@ -234,11 +234,11 @@ def test_rollouts_and_playbook_runs_equal_their_own_records(store, db):
 
     (happened,) = [one for one in document_of(figures).sections if one.slug == "acts"]
     tables = {table.title: table.rows for table in happened.tables}
-    assert [row[2:5] for row in tables["Rollouts"]] == [
+    assert [row[3:6] for row in tables["Rollouts"]] == [
         ("rolled back", "1 to 2", "1 of 2"),
         ("running", "1 to 2", "0 of 2"),
     ]
-    assert [row[3:5] for row in tables["Runs of playbooks"]] == [("acting", "2"), ("ended", "2")]
+    assert [row[4:6] for row in tables["Runs of playbooks"]] == [("acting", "2"), ("ended", "2")]
     written = pdf_text(files_of(figures)["pdf"]).replace("\n", " ")
     for words in ("rolled back", "no token", "noisy-tenant", "The signal has ended."):
         assert words in written
