@@ -18,9 +18,9 @@ from capacity.engine.text import (
     pieces_of,
     words_of,
 )
-from capacity.simulation.engine import EngineRequest, Finish
 from capacity.simulation.kv import chain_hashes
 from capacity.simulation.profiles import EngineProfile
+from capacity.simulation.requests import EngineRequest, Finish
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's and vLLM's default of /v1/completions
 MAX_CHOICES = 64  # n x prompts of one call; keeps one call from filling the queue

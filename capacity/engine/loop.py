@@ -13,7 +13,8 @@ from capacity.engine.asks import Ask, AskError
 from capacity.engine.config import EngineConfig
 from capacity.engine.metrics import EngineMetrics, RequestTimes
 from capacity.engine.text import PIECE_BYTES
-from capacity.simulation.engine import Generation, NeverFitsError, Replica, StepResult
+from capacity.simulation.engine import Replica
+from capacity.simulation.requests import Generation, NeverFitsError, StepResult
 
 # A step planned at the last one's end, not at now, keeps the mean step time right although timers
 # fire late. Beyond this lag the machine was stalled, and catching up would be a burst of steps.

@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass
 
 from capacity.engine.exposition import Family, Histogram, Number, Registry, label_text
-from capacity.simulation.engine import Finish, Generation, Replica
+from capacity.simulation.engine import Replica
+from capacity.simulation.requests import Finish, Generation
 
 TTFT_EDGES = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),

@@ -3,28 +3,62 @@
 The rule itself is `routing.decision.admit`; the store's script carries out the same one.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from capacity.simulation.scenario import TenantSpec
-from routing.contracts.enums import Dimension, WindowKind, WorkClass
+from routing.contracts.enums import WindowKind, WorkClass
 from routing.contracts.snapshot import ALL_MODELS, KeyEntry, TenantEntry, bucket_of
-from routing.decision.admit import Denial, Position, admit, refusal
+from routing.decision.admit import Denial, admit, refusal
 from routing.decision.limits import AMOUNT_ORDER, Group, amounts_in_order, groups_for, window_edges
 from routing.decision.types import Amounts, Refusal
 
 
 @dataclass(slots=True)
+class _Tally:
+    used: int = 0
+    held: int = 0
+
+
 class _Counter:
-    end_ms: int
-    at: dict[Dimension, Position] = field(default_factory=dict)
+    """Sums of one group in one window; `tallies` have the place of their amount."""
+
+    __slots__ = ("at", "end_ms", "is_gauge", "tallies")
+
+    def __init__(self, group: Group, end_ms: int) -> None:
+        self.end_ms = end_ms
+        self.is_gauge = group.window is WindowKind.NOW
+        self.at = {dimension: _Tally() for dimension, _limit in group.dims}
+        self.tallies = [
+            (tally, AMOUNT_ORDER.index(dimension)) for dimension, tally in self.at.items()
+        ]
+
+
+class _Line:
+    """One group of one tenant, and the counter of its window."""
+
+    __slots__ = ("counter", "group")
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.counter = _Counter(group, 1)  # ended long ago
+
+    def at(self, now_ms: int) -> _Counter:
+        """The counter of this moment's window."""
+        counter = self.counter
+        if counter.end_ms and counter.end_ms <= now_ms:
+            end_ms, group = 0, self.group
+            if group.window is not WindowKind.NOW:
+                end_ms = window_edges(group.window, "UTC", now_ms, group.anchor_min)[1]
+            self.counter = counter = _Counter(group, end_ms)
+        return counter
 
 
 @dataclass(slots=True)
 class Held:
-    """One reservation: its amounts on each counter that it was made on."""
+    """One reservation: its amounts, and each counter that it was made on."""
 
     amounts: Amounts
-    legs: list[tuple[Group, _Counter]]
+    legs: list[_Counter]
 
 
 class Book:
@@ -35,18 +69,18 @@ class Book:
         self._start_ms = start_ms
         self._model = model
         self._specs = {tenant.id: tenant for tenant in tenants}
-        self._groups: dict[tuple[str, WorkClass], tuple[Group, ...]] = {}
-        self._counters: dict[tuple[str, Group], _Counter] = {}
+        self._groups: dict[tuple[str, WorkClass], tuple[tuple[Group, ...], list[_Line]]] = {}
+        self._lines: dict[tuple[str, Group], _Line] = {}
 
     def reserve(
         self, tenant: str, work_class: WorkClass, amounts: Amounts, now_s: float
     ) -> Held | Refusal:
         """Hold the amounts on every counter, or nothing."""
         now_ms = self._start_ms + int(now_s * 1000)
-        groups = self._groups_of(tenant, work_class)
-        legs = [(group, self._counter(tenant, group, now_ms)) for group in groups]
-        waits = [counter.end_ms - now_ms if counter.end_ms else 0 for _group, counter in legs]
-        verdict = admit(groups, [counter.at for _group, counter in legs], amounts, waits)
+        groups, lines = self._groups_of(tenant, work_class)
+        legs = [line.at(now_ms) for line in lines]
+        waits = [counter.end_ms - now_ms if counter.end_ms else 0 for counter in legs]
+        verdict = admit(groups, [counter.at for counter in legs], amounts, waits)
         if isinstance(verdict, Denial):
             return refusal(groups[verdict.group_index], verdict, amounts)
         _move(legs, amounts, hold=1)
@@ -61,12 +95,14 @@ class Book:
     def held_total(self) -> int:
         """What all counters hold now: 0 when nothing runs."""
         return sum(
-            position.held for counter in self._counters.values() for position in counter.at.values()
+            tally.held for line in self._lines.values() for tally in line.counter.at.values()
         )
 
-    def _groups_of(self, tenant: str, work_class: WorkClass) -> tuple[Group, ...]:
-        groups = self._groups.get((tenant, work_class))
-        if groups is None:
+    def _groups_of(
+        self, tenant: str, work_class: WorkClass
+    ) -> tuple[tuple[Group, ...], list[_Line]]:
+        found = self._groups.get((tenant, work_class))
+        if found is None:
             spec = self._specs.get(tenant)
             limits = spec.limits if spec else ()
             entry = TenantEntry(
@@ -74,32 +110,18 @@ class Book:
             )
             key = KeyEntry("key", tenant, "project", "", (ALL_MODELS,))
             groups = groups_for(entry, key, self._model, work_class)
-            self._groups[tenant, work_class] = groups
-        return groups
-
-    def _counter(self, tenant: str, group: Group, now_ms: int) -> _Counter:
-        name = (tenant, group)
-        counter = self._counters.get(name)
-        if counter is None or (counter.end_ms and counter.end_ms <= now_ms):
-            end_ms = 0
-            if group.window is not WindowKind.NOW:
-                end_ms = window_edges(group.window, "UTC", now_ms, group.anchor_min)[1]
-            counter = self._counters[name] = _Counter(end_ms)
-        return counter
+            lines = [self._lines.setdefault((tenant, group), _Line(group)) for group in groups]
+            found = self._groups[tenant, work_class] = (groups, lines)
+        return found
 
 
-_NOWHERE = Position()
-
-
-def _move(legs: list[tuple[Group, _Counter]], amounts: Amounts, *, hold: int) -> None:
+def _move(legs: list[_Counter], amounts: Amounts, *, hold: int) -> None:
     """Add to what is held (`hold` 1 or -1), or to what was used (0; gauges have no use)."""
-    need = dict(zip(AMOUNT_ORDER, amounts_in_order(amounts), strict=True))
-    for group, counter in legs:
-        at = counter.at
-        is_gauge = group.window is WindowKind.NOW
-        for dimension, _limit in group.dims:
-            here = at.get(dimension, _NOWHERE)
-            if hold:
-                at[dimension] = Position(here.used, here.held + hold * need[dimension])
-            elif not is_gauge:
-                at[dimension] = Position(here.used + need[dimension], here.held)
+    need = amounts_in_order(amounts)
+    for counter in legs:
+        if hold:
+            for tally, place in counter.tallies:
+                tally.held += hold * need[place]
+        elif not counter.is_gauge:
+            for tally, place in counter.tallies:
+                tally.used += need[place]

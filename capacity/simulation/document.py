@@ -3,14 +3,25 @@
 Names are those of `scenario` and `workload`; an unknown one is refused, with its place.
 """
 
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from capacity.simulation.catalogue import named
-from capacity.simulation.profiles import UnknownProfileError
+from capacity.simulation.profile_document import (
+    FILE_SUFFIX,
+    PrefillDocument,
+    ProfileError,
+    SpeculationPart,
+    TierPart,
+    prefill_of,
+    profile_named,
+    speculating,
+    tiers_of,
+)
+from capacity.simulation.profiles import EngineProfile
 from capacity.simulation.scenario import (
     ClientSpec,
     FaultSpec,
@@ -42,12 +53,34 @@ class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FleetPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Replicas alike; their ids are the pool's name and a number."""
+    """Replicas alike; their ids are the pool's name and a number.
+
+    `profile` is a name of the catalogue, or a profile's file (`.json`) beside the document; with
+    `prefill` it decodes what another engine has computed.
+    """
 
     profile: str
     replicas: int
     pool: str = "pool"
     ready_at_s: float = 0.0
+    speculation: SpeculationPart | None = None
+    tiers: tuple[TierPart, ...] = ()
+    prefill: PrefillDocument | None = None
+
+    def files(self) -> list[str]:
+        """Names of the profile files that it needs."""
+        names = [self.profile, self.prefill.profile if self.prefill else ""]
+        return [name for name in names if name.endswith(FILE_SUFFIX)]
+
+    def spec(self, files: Mapping[str, EngineProfile]) -> ReplicaSpec:
+        """A replica of them, still without its id. Raises `ProfileError`."""
+        profile = profile_named(self.profile, files)
+        if self.speculation is not None:
+            profile = speculating(profile, self.speculation)
+        if self.tiers:
+            profile = replace(profile, tiers=tiers_of(self.tiers))
+        prefill = prefill_of(self.prefill, files) if self.prefill else None
+        return ReplicaSpec("", profile, self.pool, self.ready_at_s, prefill)
 
 
 class TenantPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,17 +156,18 @@ def read_document(raw: bytes) -> Document:
     return document
 
 
-def scenario_of(document: Document) -> Scenario:
-    """The scenario it describes. Raises `DocumentError`."""
+def scenario_of(
+    document: Document, files: Mapping[str, EngineProfile] = MappingProxyType({})
+) -> Scenario:
+    """The scenario it describes; `files` are the profiles read. Raises `DocumentError`."""
     replicas: list[ReplicaSpec] = []
     for part in document.fleet:
         try:
-            profile = named(part.profile)
-        except UnknownProfileError as error:
+            spec = part.spec(files)
+        except ProfileError as error:
             raise DocumentError(f"fleet: {error}") from error
         replicas += [
-            ReplicaSpec(f"{part.pool}-{len(replicas) + n}", profile, part.pool, part.ready_at_s)
-            for n in range(part.replicas)
+            replace(spec, id=f"{part.pool}-{len(replicas) + n}") for n in range(part.replicas)
         ]
     known = {one.id for one in replicas}
     for fault in document.faults:

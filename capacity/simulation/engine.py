@@ -10,97 +10,19 @@ step; prefix hits are whole blocks, at most prompt - 1 tokens.
 """
 
 import heapq
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import NamedTuple
 
 from capacity.simulation.kv import BlockPool
 from capacity.simulation.leap import Leap
 from capacity.simulation.profiles import EngineProfile, StepTimes
-
-
-class NeverFitsError(ValueError):
-    """The request needs more KV than the replica has, so it could never be served."""
-
-
-class Finish(StrEnum):
-    """Why a request ended, in vLLM's words."""
-
-    STOP = "stop"
-    LENGTH = "length"
-    ABORT = "abort"
-
-
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
-    """What the scheduler needs to know.
-
-    `output_tokens` is how many it will generate (at least 1) and `finish` why it then stops.
-    `block_hashes` are chained hashes of its whole blocks from the start of the prompt, and may go
-    on into the output: blocks without a hash are never reused. Lower `priority` is sooner.
-    """
-
-    id: str
-    prompt_tokens: int
-    output_tokens: int
-    finish: Finish = Finish.LENGTH
-    priority: int = 0
-    block_hashes: tuple[int, ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class Generation:
-    """A request inside the replica. Callers read it; only the replica writes it.
-
-    Instants are in the caller's seconds; `cached_tokens` is the prefix hit of its first admission.
-    """
-
-    request: EngineRequest
-    arrived_s: float
-    serial: int
-    total_tokens: int
-    made_tokens: int = 0
-    computed_tokens: int = 0
-    planned_tokens: int = 0
-    cached_tokens: int = 0
-    preemptions: int = 0
-    is_running: bool = False
-    finish: Finish | None = None
-    scheduled_s: float | None = None
-    first_token_s: float | None = None
-    last_token_s: float | None = None
-    blocks: list[int] = field(default_factory=list)
-
-
-class StepResult(NamedTuple):
-    """One step.
-
-    `emitted` generations have one more token each (`finish` is set on those that ended with it),
-    visible from `end_s` on. `prefill_tokens`, `decodes`, `context_tokens` are P, D, K of the step
-    time.
-    """
-
-    duration_s: float
-    end_s: float
-    prefill_tokens: int
-    decodes: int
-    context_tokens: int
-    emitted: list[Generation]
-    admitted: list[Generation]
-    preempted: int
-
-
-@dataclass(slots=True)
-class Counters:
-    """Totals since the replica's start; prefix counters are in tokens, first admissions only."""
-
-    steps: int = 0
-    prefix_queries: int = 0
-    prefix_hits: int = 0
-    preemptions: int = 0
-    prefill_tokens: int = 0
-    generated_tokens: int = 0
-
+from capacity.simulation.requests import (
+    Counters,
+    EngineRequest,
+    Finish,
+    Generation,
+    NeverFitsError,
+    StepResult,
+)
+from capacity.simulation.tiers import Tiers
 
 _Key = tuple[float, float, int]
 _FAR = 1 << 60
@@ -112,7 +34,8 @@ class Replica:
     def __init__(self, profile: EngineProfile, *, by_priority: bool = False) -> None:
         self.profile = profile
         self.by_priority = by_priority
-        self.blocks = BlockPool(profile.kv_blocks)
+        self.tiers = Tiers(profile.tiers, profile.block_tokens)
+        self.blocks = BlockPool(profile.kv_blocks, self.tiers.keep if profile.tiers else None)
         self.counters = Counters()
         self._running: list[Generation] = []
         self._waiting: list[tuple[_Key, Generation]] = []
@@ -120,6 +43,7 @@ class Replica:
         self._serial = 0
         self._front = 0
         self._waiting_tokens = 0
+        self._load_s = 0.0  # of the step being planned: KV that comes back from a tier
 
     @property
     def running_count(self) -> int:
@@ -188,6 +112,7 @@ class Replica:
         if not prefill and not decodes:
             return None
         duration_s = self.profile.times.seconds(prefill, decodes, context, attention)
+        duration_s, self._load_s = duration_s + self._load_s, 0.0
         end_s = now_s + duration_s
         self._emit(emitted, end_s)
         self.counters.steps += 1
@@ -207,54 +132,65 @@ class Replica:
         if not decodes or decodes > self.profile.token_budget or not self._is_head_shut():
             return None
         steps, context, size = _FAR, 0, self.profile.block_tokens
+        has_edges = False
         for one in running:
-            if one.total_tokens - one.computed_tokens != 1 or not one.made_tokens:
+            computed, made, request = one.computed_tokens, one.made_tokens, one.request
+            if one.total_tokens - computed != 1 or not made:
                 return None
-            steps = min(steps, one.request.output_tokens - one.made_tokens)
-            context += one.computed_tokens
+            steps = min(steps, request.output_tokens - made)
+            context += computed
+            if request.block_hashes and computed < len(request.block_hashes) * size:
+                has_edges = True
         steps = min(steps, (self.blocks.free_count // decodes) * size)
         if steps < 2:
             return None
         times = self.profile.times
         first_s = times.seconds(0, decodes, context + decodes, 0.0)
-        return Leap(now_s, steps, decodes, first_s, times.d_s * decodes)
+        return Leap(now_s, steps, decodes, first_s, times.d_s * decodes, has_edges)
 
     def commit(self, leap: Leap, steps: int) -> list[Generation]:
         """Take the first `steps` of a leap; everyone in the batch, `finish` set on who ended."""
-        emitted = list(self._running)
-        self._grow_all(emitted, steps)
-        for one in emitted:
-            one.made_tokens += steps - 1
-            one.total_tokens += steps - 1
+        emitted, size, taken = self._running, self.profile.block_tokens, 0
+        if leap.has_edges:
+            self._grow_by_edges(emitted, steps)
+        end_s = leap.end_s(steps)
         self.counters.steps += steps
-        self.counters.generated_tokens += (steps - 1) * len(emitted)
-        self._emit(emitted, leap.end_s(steps))
+        self.counters.generated_tokens += steps * len(emitted)
+        ended = []
+        for one in emitted:
+            if not leap.has_edges:
+                one.computed_tokens = reach = one.computed_tokens + steps
+                missing = -(-reach // size) - len(one.blocks) - one.spare_blocks
+                if missing > 0:
+                    one.spare_blocks += missing
+                    taken += missing
+            one.made_tokens = made = one.made_tokens + steps
+            one.total_tokens += steps
+            one.last_token_s = end_s
+            if made == one.request.output_tokens:
+                ended.append(one)
+        self.blocks.take_spare(taken)  # cannot fail: a leap is no longer than its blocks
+        for one in ended:
+            self._finish(one)
+        if ended:
+            self._running = [one for one in emitted if one.finish is None]
         return emitted
 
-    def _grow_all(self, batch: list[Generation], steps: int) -> None:
-        """Blocks for `steps` tokens each; cannot fail: a leap is no longer than its blocks.
-
-        Edges of hashed blocks are taken in order of time: of equal ones the first is the found one.
-        """
+    def _grow_by_edges(self, batch: list[Generation], steps: int) -> None:
+        """Blocks for `steps` tokens each, in order of time: of equal ones the first is found."""
         size = self.profile.block_tokens
         edges: list[tuple[int, int]] = []
         for place, one in enumerate(batch):
             filled = one.computed_tokens % size
-            if one.request.block_hashes:
-                edges += [(at, place) for at in range(size - filled, steps + 1, size)]
-                edges += [(at, place) for at in range((size - filled) % size + 1, steps + 1, size)]
-            else:
-                if not filled or filled + steps >= size:
-                    self._grow(one, steps)
-                one.computed_tokens += steps
-        starts = [one.computed_tokens for one in batch] if edges else []
+            edges += [(at, place) for at in range(size - filled, steps + 1, size)]
+            edges += [(at, place) for at in range((size - filled) % size + 1, steps + 1, size)]
+        starts = [one.computed_tokens for one in batch]
         for at, place in sorted(edges):
             one = batch[place]
             self._grow(one, starts[place] + at - one.computed_tokens)
             one.computed_tokens = starts[place] + at
         for place, one in enumerate(batch):
-            if one.request.block_hashes:
-                one.computed_tokens = (starts[place] if edges else one.computed_tokens) + steps
+            one.computed_tokens = starts[place] + steps
 
     def _is_head_shut(self) -> bool:
         """Nobody waits, or whoever is first stays out until an answer ends."""
@@ -316,18 +252,23 @@ class Replica:
 
     def _grow(self, generation: Generation, tokens: int) -> bool:
         """Own blocks for `tokens` more, and let the full ones be found; False if short."""
-        size = self.profile.block_tokens
+        size, hashes = self.profile.block_tokens, generation.request.block_hashes
         reach = generation.computed_tokens + tokens
-        missing = -(-reach // size) - len(generation.blocks)
+        missing = -(-reach // size) - len(generation.blocks) - generation.spare_blocks
         if missing > 0:
-            taken = self.blocks.take(missing)
-            if taken is None:
+            if missing > self.blocks.free_count:
                 return False
-            generation.blocks += taken
-        first, last = generation.computed_tokens // size, reach // size
-        hashes = generation.request.block_hashes
-        for index in range(first, min(last, len(hashes))):
-            self.blocks.remember(generation.blocks[index], hashes[index])
+            named = min(missing, len(hashes) - len(generation.blocks))
+            if named > 0:
+                generation.blocks += self.blocks.take(named)
+                missing -= named
+            if missing:
+                self.blocks.take_spare(missing)
+                generation.spare_blocks += missing
+        if hashes:
+            first, last = generation.computed_tokens // size, reach // size
+            for index in range(first, min(last, len(hashes))):
+                self.blocks.remember(generation.blocks[index], hashes[index])
         return True
 
     def _victim(self) -> Generation:
@@ -344,8 +285,8 @@ class Replica:
         self._enqueue(generation, serial=self._front)
 
     def _drop_blocks(self, generation: Generation) -> None:
-        self.blocks.release(generation.blocks)
-        generation.blocks = []
+        self.blocks.release(generation.blocks, generation.spare_blocks)
+        generation.blocks, generation.spare_blocks = [], 0
         generation.computed_tokens = generation.planned_tokens = 0
         generation.is_running = False
 
@@ -365,12 +306,32 @@ class Replica:
             self.blocks.share(hits)
             generation.blocks = hits
             generation.computed_tokens = len(hits) * size
+            if self.profile.tiers:
+                self._bring_back(generation)
+            if generation.request.ready_tokens and not generation.preemptions:
+                self._receive(generation)
             self._enter(generation, now_s)
             wanted = self._chunk(total - generation.computed_tokens, budget)
             self._grow(generation, wanted)  # cannot fail: the whole prompt fits
             generation.planned_tokens = wanted
             budget -= wanted
             admitted.append(generation)
+
+    def _bring_back(self, generation: Generation) -> None:
+        """The step in which it enters waits for the blocks of its prefix that the tiers hold."""
+        size, hashes = self.profile.block_tokens, generation.request.block_hashes
+        most = (generation.total_tokens - 1) // size
+        blocks, load_s = self.tiers.find(hashes[len(generation.blocks) : most])
+        self._grow(generation, blocks * size)  # cannot fail: the whole prompt fits
+        generation.computed_tokens += blocks * size
+        self._load_s += load_s
+
+    def _receive(self, generation: Generation) -> None:
+        """Take in the KV that came with the request; once preempted, it has to be recomputed."""
+        ready = min(generation.request.ready_tokens, generation.total_tokens - 1)
+        if ready > generation.computed_tokens:
+            self._grow(generation, ready - generation.computed_tokens)  # fits: see `_admit`
+            generation.computed_tokens = ready
 
     def _enter(self, generation: Generation, now_s: float) -> None:
         generation.is_running = True
@@ -415,8 +376,11 @@ class Replica:
                 generation.first_token_s = end_s
             if generation.made_tokens == generation.request.output_tokens:
                 ended = True
-                generation.finish = generation.request.finish
-                del self._live[generation.request.id]
-                self._drop_blocks(generation)
+                self._finish(generation)
         if ended:
             self._running = [one for one in self._running if one.finish is None]
+
+    def _finish(self, generation: Generation) -> None:
+        generation.finish = generation.request.finish
+        del self._live[generation.request.id]
+        self._drop_blocks(generation)

@@ -26,8 +26,9 @@ class Events:
 
     def at(self, at_s: float, act: Act, *args: object) -> None:
         """Call `act(*args)` at an instant; one that has passed is now."""
-        self._serial += 1
-        heapq.heappush(self._heap, (max(at_s, self.now_s), self._serial, act, args))
+        self._serial = serial = self._serial + 1
+        now_s = self.now_s
+        heapq.heappush(self._heap, (at_s if at_s > now_s else now_s, serial, act, args))
 
     def after(self, delay_s: float, act: Act, *args: object) -> None:
         """Call `act(*args)` after a delay."""

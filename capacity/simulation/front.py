@@ -5,66 +5,41 @@ here a call of a `Station`; candidates, breakers, budgets and counters are the g
 kept as its `Fleet` and `Relay` keep them.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from capacity.simulation.book import Book, Held
-from capacity.simulation.engine import EngineRequest, Generation, NeverFitsError
+from capacity.simulation.book import Book
 from capacity.simulation.events import Events
-from capacity.simulation.measures import SliceFigures
+from capacity.simulation.flight import (
+    FULL,
+    NOBODY,
+    RESENT,
+    SHED,
+    TOO_LARGE,
+    TOO_LATE,
+    Ended,
+    Flight,
+)
+from capacity.simulation.pair import Pair
+from capacity.simulation.requests import EngineRequest, Generation, NeverFitsError
 from capacity.simulation.scenario import Order, PolicySpec, ReplicaSpec, Route, TenantSpec
-from capacity.simulation.station import Station
+from capacity.simulation.sight import candidate_of, is_pressed, step_model
+from capacity.simulation.station import Load, Station
 from capacity.simulation.waiting import Waiting
 from capacity.simulation.workload import Arrival
-from routing.contracts.enums import ReplicaHealth, WorkClass
-from routing.contracts.pricing import hold_nanousd, spend_nanousd
-from routing.decision.breaker import Breaker, Outcome
+from routing.contracts.enums import ReplicaHealth
+from routing.contracts.pricing import spend_nanousd
+from routing.decision.breaker import Outcome
 from routing.decision.fairness import work_of
 from routing.decision.filters import Candidate, Need, Report
 from routing.decision.predict import Ahead, StepModel, most_with_affinity, scorer, ttft_s
 from routing.decision.residency import Residency, entries_for
 from routing.decision.retry import Kind, RetryBudgets, Verdict, judge, may_resend
 from routing.decision.select import Group, select
-from routing.decision.shed import Pressure, is_shed, saturation
 from routing.decision.types import Amounts, Reason, Refusal
 
-LONG_AGO_S: Final = -1e9  # a replica that was there from the start is no young one
 PROBE_S: Final = 0.1
-NOBODY: Final = Refusal(Reason.NO_CAPACITY, "No upstream can serve this model now.", 1.0)
-SHED: Final = Refusal(Reason.NO_CAPACITY, "The predicted wait is above its limit.", 1.0)
-FULL: Final = Refusal(Reason.NO_CAPACITY, "Every replica has all it may have.", 1.0)
-TOO_LATE: Final = Refusal(Reason.NO_CAPACITY, "It waited for longer than its limit.", 1.0)
-TOO_LARGE: Final = Refusal(Reason.INVALID_REQUEST, "No replica can hold it.")
-_RANKS: Final = {work_class: rank for rank, work_class in enumerate(WorkClass)}
-RESENT: Final = Refusal(Reason.NO_CAPACITY, "The retry budget is spent.")
-
-
-@dataclass(slots=True, eq=False)
-class Flight:
-    """One call in its gateway. `job` is its client's, passed back untouched."""
-
-    id: str
-    arrival: Arrival
-    job: Any
-    figures: SliceFigures
-    accepted_s: float
-    amounts: Amounts
-    held: Held | None = None
-    attempts: int = 0
-    tried: tuple[str, ...] = ()
-    station: str = ""
-    sent_s: float = 0.0
-    uncached: int = 0
-    first_s: float | None = None
-    last_s: float = 0.0
-    made_tokens: int = 0
-    was_lost: bool = False
-    is_over: bool = False
-
-
-# A flight has ended: its refusal, or None when the answer is whole or was left or cut.
-Ended = Callable[[Flight, Refusal | None], None]
 
 
 @dataclass(slots=True)
@@ -74,7 +49,7 @@ class Gateway:
     id: str
     policy: PolicySpec
     events: Events
-    stations: dict[str, Station]
+    stations: Mapping[str, Station | Pair]
     book: Book
     tenants: dict[str, TenantSpec]
     ended: Ended
@@ -99,16 +74,11 @@ class Gateway:
     def list_replica(self, spec: ReplicaSpec) -> None:
         """A replica takes work from now on."""
         profile = spec.profile
-        candidate = Candidate(spec.id, spec.pool, Breaker(spec.id), profile.kv_tokens)
-        candidate.ready_at_s = spec.ready_at_s if spec.ready_at_s > 0 else LONG_AGO_S
-        self.candidates[spec.id] = candidate
+        self.candidates[spec.id] = candidate_of(spec)
         self.ahead[spec.id] = Ahead()
         entries = entries_for(profile.kv_tokens, profile.block_tokens)
         self.residency[spec.id] = Residency(entries)
-        times = profile.times
-        self.models[spec.id] = StepModel(
-            times.t0_s, times.c_s, times.d_s, times.e_s, profile.token_budget
-        )
+        self.models[spec.id] = step_model(profile)
         by_pool: dict[str, list[Candidate]] = {}
         for one in self.candidates.values():
             by_pool.setdefault(one.pool, []).append(one)
@@ -123,7 +93,9 @@ class Gateway:
         if resends and policy.resends_cost and not self._may_resend(arrival.tenant):
             self._end(flight, RESENT)
             return
-        if policy.pressure_s and self._is_pressed(arrival):
+        if policy.pressure_s and is_pressed(
+            arrival.work_class, policy.pressure_s, self.candidates, self.models, self.ahead
+        ):
             self._end(flight, SHED)
             return
         held = self.book.reserve(
@@ -140,18 +112,6 @@ class Gateway:
         work = work_of(arrival.input_tokens, 0, policy.output_q50_tokens)
         self.waiting.put(flight.id, arrival.tenant, work, self.events.now_s, policy.queue_limit_s)
         self.dispatch()
-
-    def _is_pressed(self, arrival: Arrival) -> bool:
-        replicas = [
-            Pressure(
-                self.models[name].c_s * max(0, self.ahead[name].queued_tokens),
-                one.report.kv_usage_ratio or 0.0 if one.report else 0.0,
-            )
-            for name, one in self.candidates.items()
-            if one.breaker.allows()
-        ]
-        rank = _RANKS[arrival.work_class]
-        return is_shed(rank, len(_RANKS), saturation(replicas, self.policy.pressure_s))
 
     def _may_resend(self, tenant: str) -> bool:
         return self.budgets.take(self.groups[0].candidates[0].pool, tenant) if self.groups else True
@@ -207,7 +167,9 @@ class Gateway:
             ]
             otherwise = FULL if otherwise is NOBODY else otherwise
         chosen = self._choose(flight, groups)
-        if chosen is None or (flight.attempts and not self._may_retry(flight, chosen)):
+        if chosen is None or (
+            flight.attempts and not self.budgets.take(chosen.pool, flight.arrival.tenant)
+        ):
             self._give_up(flight, otherwise)
             return
         if self._is_shed(flight, chosen):
@@ -251,9 +213,6 @@ class Gateway:
             return None
         self._turn += 1
         return able[self._turn % len(able)]
-
-    def _may_retry(self, flight: Flight, candidate: Candidate) -> bool:
-        return self.budgets.take(candidate.pool, flight.arrival.tenant)
 
     def _is_shed(self, flight: Flight, candidate: Candidate) -> bool:
         limit_s = self.policy.shed_ttft_s
@@ -355,7 +314,7 @@ class Gateway:
                 self.events.after(PROBE_S, self._probed, candidate)
         self.dispatch()
 
-    def report(self, name: str, load: tuple[int, int, float]) -> None:
+    def report(self, name: str, load: Load) -> None:
         """What the collector says of a replica: running, waiting, KV ratio."""
         candidate, station = self.candidates[name], self.stations[name]
         health = ReplicaHealth.LOST if station.is_lost else ReplicaHealth.OK
@@ -435,10 +394,3 @@ class Gateway:
         self.ended(flight, refusal)
         if len(self.waiting):
             self.dispatch()
-
-
-def amounts_of(arrival: Arrival, tenant: TenantSpec | None) -> Amounts:
-    """What a call holds: its bound of output, all of it at full price."""
-    output = max(arrival.max_tokens, arrival.output_tokens)
-    spend = hold_nanousd(tenant.price, arrival.input_tokens, output, 0) if tenant else 0
-    return Amounts(arrival.input_tokens, output, spend, arrival.input_tokens + output)

@@ -7,7 +7,7 @@ class Leap(NamedTuple):
     """Steps in a row that only decode the same requests, so that all of them are told at once.
 
     Step j (from 0) takes `first_s + j * growth_s`; the shortest of `decodes` answers ends with
-    step `steps`.
+    step `steps`. `has_edges`: some of them still fill blocks that others may find.
     """
 
     start_s: float
@@ -15,6 +15,7 @@ class Leap(NamedTuple):
     decodes: int
     first_s: float
     growth_s: float
+    has_edges: bool = False
 
     def end_s(self, steps: int) -> float:
         """When the first `steps` of them are done."""

@@ -62,9 +62,9 @@ class Durations:
         return found
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SliceFigures:
-    """Sums of one (tenant, class)."""
+    """Sums of one (tenant, class); a key by identity."""
 
     ttft: Durations = field(default_factory=Durations)
     itl: Durations = field(default_factory=Durations)

@@ -15,10 +15,12 @@ from typing import Any, Final
 
 from capacity.simulation.book import Book
 from capacity.simulation.chance import Chance
-from capacity.simulation.engine import Generation
 from capacity.simulation.events import Events
-from capacity.simulation.front import Flight, Gateway, amounts_of
+from capacity.simulation.flight import Flight, amounts_of
+from capacity.simulation.front import Gateway
 from capacity.simulation.measures import Measures
+from capacity.simulation.pair import Pair
+from capacity.simulation.requests import Generation
 from capacity.simulation.scenario import Fault, FaultSpec, ReplicaSpec, Scenario
 from capacity.simulation.station import Station
 from capacity.simulation.workload import Arrival, Session
@@ -54,10 +56,10 @@ class Run:
         self._count = 0
         self._digest = hashlib.sha256()
         self.jobs = 0
+        self.last_end_s = 0.0  # when the last call so far ended, however
         self.book = Book(scenario.tenants, MODEL, scenario.start_ms)
-        self.stations = {
-            spec.id: Station(spec, self.events, self._first, self._done)
-            for spec in scenario.replicas
+        self.stations: dict[str, Station | Pair] = {
+            spec.id: self._station(spec) for spec in scenario.replicas
         }
         self.gateways = [
             Gateway(
@@ -72,6 +74,11 @@ class Run:
             for number in range(scenario.gateways)
         ]
         self._plan()
+
+    def _station(self, spec: ReplicaSpec) -> Station | Pair:
+        if spec.prefill is None:
+            return Station(spec, self.events, self._first, self._done)
+        return Pair(spec, spec.prefill, self.events, self._first, self._done)
 
     def _plan(self) -> None:
         events, scenario = self.events, self.scenario
@@ -157,6 +164,7 @@ class Run:
 
     def _ended(self, flight: Flight, refusal: Refusal | None) -> None:
         self._flights.pop(flight.id, None)
+        self.last_end_s = self.events.now_s
         job: _Job = flight.job
         code = refusal.reason.value if refusal else ""
         tried = flight.tried[-1] if flight.tried else ""
@@ -232,10 +240,9 @@ class Run:
         running = waiting = 0
         kv_ratio = 0.0
         for name, station in self.stations.items():
-            replica = station.replica
-            load = (replica.running_count, replica.waiting_count, replica.kv_usage_ratio)
-            running, waiting = running + load[0], waiting + load[1]
-            kv_ratio += load[2]
+            load = station.load()
+            running, waiting = running + load.running, waiting + load.waiting
+            kv_ratio += load.kv_ratio
             for gateway in self.gateways:
                 if name in gateway.candidates:
                     gateway.report(name, load)

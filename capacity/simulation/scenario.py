@@ -39,13 +39,22 @@ class Fault(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PrefillPart:
+    """An engine that computes a replica's prompts, and how long each token's KV takes to move."""
+
+    profile: EngineProfile
+    transfer_s_per_token: float
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """One replica; it takes work from `ready_at_s` on."""
+    """One replica; it takes work from `ready_at_s` on. With `prefill` its profile only decodes."""
 
     id: str
     profile: EngineProfile
     pool: str = "pool"
     ready_at_s: float = 0.0
+    prefill: PrefillPart | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,13 @@ event costs what its batch has, not what its tokens are.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from capacity.simulation.engine import EngineRequest, Generation, Replica, StepResult
+from capacity.simulation.engine import Replica
 from capacity.simulation.events import Events
 from capacity.simulation.leap import Leap
 from capacity.simulation.measures import SliceFigures, growing_bins
+from capacity.simulation.requests import EngineRequest, Generation, StepResult
 from capacity.simulation.scenario import ReplicaSpec
 
 
@@ -20,6 +21,14 @@ class Guest(Protocol):
     figures: SliceFigures
     last_s: float
     made_tokens: int
+
+
+class Load(NamedTuple):
+    """What a replica reports: requests in its batch and outside it, and its share of KV in use."""
+
+    running: int
+    waiting: int
+    kv_ratio: float
 
 
 class Station:
@@ -46,9 +55,14 @@ class Station:
         self._turn = 0  # of what is planned: an event of an older one is void
         self._is_busy = False
 
+    def load(self) -> Load:
+        """As a scrape would see it."""
+        replica = self.replica
+        return Load(replica.running_count, replica.waiting_count, replica.kv_usage_ratio)
+
     def submit(self, request: EngineRequest, guest: Guest) -> None:
         """Queue a request; raises `NeverFitsError`."""
-        self.replica.submit(request, self._events.now_s)
+        self.replica.submit(request, self._events.now_s).guest = guest
         self.guests[request.id] = guest
         self._cut_leap()
         self._go_on()
@@ -121,18 +135,15 @@ class Station:
         if turn != self._turn:
             return
         end_s, guests = self._events.now_s, self.guests
-        gaps: dict[tuple[int, float], int] = {}  # by slice and last token: most are alike
-        figures: dict[int, SliceFigures] = {}
+        gaps: dict[tuple[SliceFigures, float], int] = {}  # most are alike
         for one in result.emitted:
             request_id = one.request.id
             guest = guests.get(request_id)
             if guest is None:
                 continue
             if guest.made_tokens:
-                place = id(guest.figures)
-                gap = (place, guest.last_s)
+                gap = (guest.figures, guest.last_s)
                 gaps[gap] = gaps.get(gap, 0) + 1
-                figures[place] = guest.figures
                 guest.last_s = end_s
                 guest.made_tokens += 1
             else:
@@ -141,8 +152,8 @@ class Station:
             if one.finish is not None:
                 guests.pop(request_id, None)
                 self._done(request_id, one)
-        for (place, last_s), count in gaps.items():
-            figures[place].itl.add(end_s - last_s, count)
+        for (figures, last_s), count in gaps.items():
+            figures.itl.add(end_s - last_s, count)
         self._plan()
 
     def _leapt(self, turn: int) -> None:
@@ -150,27 +161,23 @@ class Station:
         if turn != self._turn or leap is None:
             return
         self._leap = None
-        end_s, guests = self._events.now_s, self.guests
-        gaps = growing_bins(leap.first_s, leap.growth_s, steps)
-        sum_s = leap.end_s(steps) - leap.start_s
+        end_s = self._events.now_s
         ended = []
-        counts: dict[int, int] = {}
-        figures: dict[int, SliceFigures] = {}
+        counts: dict[SliceFigures, int] = {}
         for one in self.replica.commit(leap, steps):
-            guest = guests.get(one.request.id)
-            if guest is None:
-                continue
+            guest: Guest = one.guest
             guest.made_tokens += steps
             guest.last_s = end_s
-            place = id(guest.figures)
-            counts[place] = counts.get(place, 0) + 1
-            figures[place] = guest.figures
+            figures = guest.figures
+            counts[figures] = counts.get(figures, 0) + 1
             if one.finish is not None:
                 ended.append(one)
-        for place, count in counts.items():
+        gaps = growing_bins(leap.first_s, leap.growth_s, steps)
+        sum_s = leap.end_s(steps) - leap.start_s
+        for figures, count in counts.items():
             pieces = [(index, times * count) for index, times in gaps]
-            figures[place].itl.add_bins(pieces, sum_s * count, steps * count)
+            figures.itl.add_bins(pieces, sum_s * count, steps * count)
         for one in ended:
-            guests.pop(one.request.id, None)
+            self.guests.pop(one.request.id, None)
             self._done(one.request.id, one)
         self._plan()

@@ -7,7 +7,7 @@ equal. `refusal` turns a denial into words.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from routing.contracts.enums import Dimension, LimitScope, WindowKind
 from routing.decision.limits import AMOUNT_ORDER, Group, amounts_in_order, limit_name
@@ -18,12 +18,26 @@ CONCURRENCY_WAIT_S: Final = 1.0  # when nobody knows how long the running ones s
 _NANOUSD_PER_USD: Final = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Where one dimension of one counter stands."""
 
     used: int = 0
     held: int = 0
+
+
+class Standing(Protocol):
+    """A `Position`, or whatever else keeps both sums of one dimension."""
+
+    @property
+    def used(self) -> int:
+        """What the window has used."""
+
+    @property
+    def held(self) -> int:
+        """What running requests hold."""
+
+
+_NOWHERE: Final = Position()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +63,7 @@ class Admission:
 
 def admit(
     groups: Sequence[Group],
-    positions: Sequence[Mapping[Dimension, Position]],
+    positions: Sequence[Mapping[Dimension, Standing]],
     amounts: Amounts,
     waits_ms: Sequence[int],
 ) -> Admission | Denial:
@@ -63,7 +77,7 @@ def admit(
     left: list[int] = []
     for index, group in enumerate(groups):
         for dimension, limit in group.dims:
-            at = positions[index].get(dimension, Position())
+            at: Standing = positions[index].get(dimension, _NOWHERE)
             room = limit - at.used - at.held
             if limit >= 0 and need[dimension] > max(room, 0):
                 wait_ms = waits_ms[index]

@@ -3,9 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capacity.simulation.engine import EngineRequest, Generation, Replica
+from capacity.simulation.engine import Replica
 from capacity.simulation.kv import chain_hashes
 from capacity.simulation.profiles import EngineProfile, StepTimes
+from capacity.simulation.requests import EngineRequest, Generation
 
 BLOCK = 4
 profiles = st.builds(
@@ -38,9 +39,11 @@ def check(replica: Replica, generations: list[Generation]) -> None:
     assert 0 <= replica.blocks.used_count <= capacity
     assert 0 <= replica.running_count <= replica.profile.seats
     held = [block for one in generations for block in one.blocks]
-    assert len(set(held)) == replica.blocks.used_count
+    assert (
+        len(set(held)) + sum(one.spare_blocks for one in generations) == replica.blocks.used_count
+    )
     for one in generations:
-        assert one.computed_tokens <= len(one.blocks) * BLOCK
+        assert one.computed_tokens <= (len(one.blocks) + one.spare_blocks) * BLOCK
         assert one.cached_tokens % BLOCK == 0
         assert one.cached_tokens < one.request.prompt_tokens
         assert one.made_tokens <= one.request.output_tokens

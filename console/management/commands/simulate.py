@@ -23,6 +23,8 @@ from capacity.simulation.document import (
     scenario_of,
     streams_of,
 )
+from capacity.simulation.profile_document import ProfileError, read_profile
+from capacity.simulation.profiles import EngineProfile
 from capacity.simulation.run import Run, report_digest
 from capacity.simulation.workload import Arrival, merged
 from routing.contracts.usage import ShapeRow
@@ -49,28 +51,41 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Run to the end, or until SIGINT or SIGTERM: then what was seen so far, exit code 130."""
         raw = _read(options["scenario"])
-        try:
-            document = _changed(read_document(raw), options)
-            scenario = scenario_of(document)
-            inputs = {"scenario": hashlib.sha256(raw).hexdigest()}
-            blocks = min(one.profile.block_tokens for one in scenario.replicas)
-            streams = streams_of(document)
-            streams += [
-                _trace(part, options["scenario"].parent, blocks, document, inputs)
-                for part in document.traces
-            ]
-            run = Run(scenario, merged(*streams), document.seed)
-            is_whole, cpu_s = _drive(run, is_quiet=options["quiet"])
-        except (DocumentError, traces.TraceError) as error:
-            raise CommandError(str(error)) from error
-        report = run.report()
-        report["inputs"] = inputs
-        report["is_whole"] = is_whole
-        report["report_digest"] = report_digest(report)  # of all above: the CPU time varies
-        report["cpu_s"] = round(cpu_s, 3)
+        changes = {
+            name: options[name] for name in ("seed", "until_s") if options.get(name) is not None
+        }
+        report = report_of(
+            raw, options["scenario"].parent, changes=changes, is_quiet=options["quiet"]
+        )
         self.stdout.write(json.dumps(report, indent=1, sort_keys=True))
-        if not is_whole:
+        if not report["is_whole"]:
             sys.exit(STOPPED)
+
+
+def report_of(
+    raw: bytes, folder: Path, *, changes: dict[str, Any], is_quiet: bool
+) -> dict[str, Any]:
+    """Run a document whose files are in `folder`; `is_whole` is false when it was stopped.
+
+    Raises `CommandError` for a document, a profile or a trace that cannot be used.
+    """
+    inputs = {"scenario": hashlib.sha256(raw).hexdigest()}
+    try:
+        document = _changed(read_document(raw), changes)
+        scenario = scenario_of(document, _profiles(document, folder, inputs))
+        blocks = min(one.profile.block_tokens for one in scenario.replicas)
+        streams = streams_of(document)
+        streams += [_trace(part, folder, blocks, document, inputs) for part in document.traces]
+        run = Run(scenario, merged(*streams), document.seed)
+        is_whole, cpu_s = _drive(run, is_quiet=is_quiet)
+    except (DocumentError, traces.TraceError) as error:
+        raise CommandError(str(error)) from error
+    report = run.report()
+    report["inputs"] = inputs
+    report["is_whole"] = is_whole
+    report["report_digest"] = report_digest(report)  # of all above: the CPU time varies
+    report["cpu_s"] = round(cpu_s, 3)
+    return report
 
 
 def _read(path: Path) -> bytes:
@@ -83,8 +98,20 @@ def _read(path: Path) -> bytes:
     return raw
 
 
-def _changed(document: Document, options: dict[str, Any]) -> Document:
-    changes = {name: options[name] for name in ("seed", "until_s") if options.get(name) is not None}
+def _profiles(document: Document, folder: Path, inputs: dict[str, str]) -> dict[str, EngineProfile]:
+    """The profile files of the fleet, their digests noted."""
+    found: dict[str, EngineProfile] = {}
+    for name in (name for part in document.fleet for name in part.files()):
+        raw = _read(folder / name)
+        inputs[name] = hashlib.sha256(raw).hexdigest()
+        try:
+            found[name] = read_profile(raw)
+        except ProfileError as error:
+            raise CommandError(f"{folder / name}: {error}") from error
+    return found
+
+
+def _changed(document: Document, changes: dict[str, Any]) -> Document:
     return read_document(json.dumps({**_plain(document), **changes}).encode())
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from capacity.engine.asks import Ask, AskError, Limits, read_chat, read_completion, read_tokenize
 from capacity.simulation.catalogue import named
-from capacity.simulation.engine import Finish
+from capacity.simulation.requests import Finish
 
 LIMITS = Limits(model="m", profile=named("demo"), seed=0, by_priority=False)
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from capacity.simulation.catalogue import named
-from capacity.simulation.engine import EngineRequest, Finish, NeverFitsError, Replica, StepResult
+from capacity.simulation.engine import Replica
 from capacity.simulation.kv import chain_hashes
 from capacity.simulation.profiles import EngineProfile, StepTimes
+from capacity.simulation.requests import EngineRequest, Finish, NeverFitsError, StepResult
 
 PROFILE = EngineProfile(
     name="test",

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capacity.simulation.engine import EngineRequest, Replica
+from capacity.simulation.engine import Replica
 from capacity.simulation.kv import chain_hashes
 from capacity.simulation.leap import Leap
 from capacity.simulation.profiles import EngineProfile, StepTimes
+from capacity.simulation.requests import EngineRequest
 
 PROFILE = EngineProfile(
     name="test", times=StepTimes(0.01, 1e-4, 1e-6, 1e-8), kv_blocks=40, token_budget=128, seats=4

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from capacity.simulation import front
+from capacity.simulation import front, sight
 from capacity.simulation import run as simulation
-from capacity.simulation.engine import Generation
+from capacity.simulation.requests import Generation
 from capacity.simulation.scenario import (
     MONDAY_MS,
     ClientSpec,
@@ -132,7 +132,7 @@ def test_every_choice_is_the_real_fleets(monkeypatch: pytest.MonkeyPatch, seed: 
     twin = Twinned.twin = Twin()
     twin.fleet.take_snapshot(snapshot([one.id for one in replicas]), 0.0, 0)
     for endpoint in twin.fleet.endpoints.values():
-        endpoint.candidate.ready_at_s = front.LONG_AGO_S
+        endpoint.candidate.ready_at_s = sight.LONG_AGO_S
     monkeypatch.setattr(simulation, "Gateway", Twinned)
     scenario = Scenario(
         replicas,
