@@ -22,26 +22,33 @@ class GatewayAddress:
 
     host: str
     port: int
+    is_tls: bool = False
 
     @classmethod
     def from_url(cls, url: str) -> "GatewayAddress":
-        """Of `http://host:port`. Raises ValueError for anything else."""
+        """Of `http://host:port`, or https. Raises ValueError for anything else."""
         parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise ValueError("gateway address must look like http://127.0.0.1:8100")
-        return cls(parts.hostname, parts.port or 80)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
+            raise ValueError("the address must look like http://127.0.0.1:8100")
+        is_tls = parts.scheme == "https"
+        return cls(parts.hostname, parts.port or (443 if is_tls else 80), is_tls)
 
 
 @dataclass(slots=True)
 class Answer:
-    """What came back. `first_text_at` is monotonic seconds; token counts are the reported usage."""
+    """What came back; `text_at` is when text came (monotonic s), tokens are the reported usage."""
 
     status: int = 0
-    first_text_at: float | None = None
+    text_at: list[float] = field(default_factory=list)
     input_tokens: int | None = None
     output_tokens: int | None = None
     request_id: str = ""
     error: str = ""
+
+    @property
+    def first_text_at(self) -> float | None:
+        """When the first text came."""
+        return self.text_at[0] if self.text_at else None
 
 
 @dataclass(slots=True)
@@ -49,6 +56,7 @@ class _Reader:
     """httptools callbacks: collects the answer, event by event."""
 
     answer: Answer = field(default_factory=Answer)
+    parser: httptools.HttpResponseParser | None = None
     pending: bytes = b""
     is_done: bool = False
     body: bytes = b""
@@ -56,6 +64,11 @@ class _Reader:
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"x-request-id":
             self.answer.request_id = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """A short answer comes with its headers in one read: its body must know the status."""
+        if self.parser is not None:
+            self.answer.status = self.parser.get_status_code()
 
     def on_body(self, data: bytes) -> None:
         if self.answer.status != 200:
@@ -77,8 +90,8 @@ class _Reader:
             self.answer.input_tokens = usage["prompt_tokens"]
             self.answer.output_tokens = usage["completion_tokens"]
         choices = chunk.get("choices")
-        if self.answer.first_text_at is None and choices and choices[0]["delta"].get("content"):
-            self.answer.first_text_at = time.monotonic()
+        if choices and choices[0]["delta"].get("content"):
+            self.answer.text_at.append(time.monotonic())
 
     def on_message_complete(self) -> None:
         self.is_done = True
@@ -100,19 +113,19 @@ async def stream_chat(
         f"Content-Length: {len(payload)}",
         *(f"{name}: {value}" for name, value in headers.items()),
     ]
-    reader, writer = await asyncio.open_connection(gateway.host, gateway.port)
+    reader, writer = await asyncio.open_connection(
+        gateway.host, gateway.port, ssl=gateway.is_tls or None
+    )
     try:
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + payload)
         await writer.drain()
         state = _Reader()
-        parser = httptools.HttpResponseParser(state)
+        parser = state.parser = httptools.HttpResponseParser(state)
         while not state.is_done:
             data = await reader.read(READ_BYTES)
             if not data:
                 raise EOFError("gateway closed the connection before the answer ended")
             parser.feed_data(data)
-            if not state.answer.status:
-                state.answer.status = parser.get_status_code()
     finally:
         writer.close()
     if state.answer.status != 200:

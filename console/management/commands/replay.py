@@ -1,10 +1,12 @@
-"""`manage.py replay`: send a trace through a gateway at its own arrival times."""
+"""`manage.py replay`: send a trace through a gateway at its own arrival times, or simulate it."""
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import signal
+import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterable
@@ -26,6 +28,7 @@ from console.demo.traffic import (
     looped,
     read_trace,
 )
+from console.management.commands.simulate import FORMS, STOPPED, report_of
 from routing.contracts.process import ProcessStatus, encode_status
 from routing.store import keys
 from routing.store.pooled import sync_client
@@ -53,9 +56,19 @@ class Command(BaseCommand):
             "--record", type=Path, help="append one JSON line a request to this file"
         )
         parser.add_argument("--gateway", default=settings.GATEWAY_URL)
+        virtual = parser.add_argument_group("in virtual time (docs/simulate.md)")
+        virtual.add_argument("--form", choices=FORMS, help="simulate a trace of this form")
+        virtual.add_argument("--profile", default="8b-bf16-h100", help="of the simulated fleet")
+        virtual.add_argument("--replicas", type=int, default=1)
+        virtual.add_argument("--until-s", type=float, default=86_400.0, help="virtual seconds")
+        virtual.add_argument("--seed", type=int, default=1)
+        virtual.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run until the trace ends or SIGINT/SIGTERM."""
+        if options["form"]:
+            self._simulate(options)
+            return
         rows = read_trace(options["trace"])
         if not rows:
             raise CommandError(f"{options['trace']} holds no requests")
@@ -79,9 +92,25 @@ class Command(BaseCommand):
         finally:
             if record_file:
                 record_file.close()
-        self.stdout.write(
-            json.dumps({"sent": replay.sent, "dropped": replay.dropped, "answers": counts})
-        )
+        with options["trace"].open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        result = {"sent": replay.sent, "dropped": replay.dropped, "answers": counts}
+        self.stdout.write(json.dumps({**result, "inputs": {options["trace"].name: digest}}))
+
+    def _simulate(self, options: dict[str, Any]) -> None:
+        """The trace against a fleet in virtual time: `simulate` with a document of its own."""
+        path = options["trace"].resolve()
+        document = {
+            "until_s": options["until_s"],
+            "seed": options["seed"],
+            "fleet": [{"profile": options["profile"], "replicas": options["replicas"]}],
+            "traces": [{"form": options["form"], "file": path.name}],
+        }
+        raw = json.dumps(document, sort_keys=True).encode()
+        report = report_of(raw, path.parent, changes={}, is_quiet=options["quiet"])
+        self.stdout.write(json.dumps(report, indent=1, sort_keys=True))
+        if not report["is_whole"]:
+            sys.exit(STOPPED)
 
 
 def demo_callers() -> list[Caller]:

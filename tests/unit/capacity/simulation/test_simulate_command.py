@@ -95,3 +95,20 @@ def test_a_stopped_run_prints_what_it_saw(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert found["is_whole"] is False
     assert found["total"]["ok"] > 0
+
+
+def test_a_trace_is_replayed_in_virtual_time(tmp_path: Path) -> None:
+    trace = tmp_path / "arena.csv"
+    trace.write_text("t_s,tenant,input_tokens,output_tokens\n0,a,10,3\n1.5,b,20,4\n")
+
+    def replayed() -> dict[str, Any]:
+        out = io.StringIO()
+        options = ("--form", "arena", "--profile", "demo", "--until-s", "60", "--quiet")
+        call_command("replay", str(trace), *options, stdout=out)
+        found: dict[str, Any] = json.loads(out.getvalue())
+        return found
+
+    first, second = replayed(), replayed()
+    assert first["total"]["ok"] == 2
+    assert len(first["inputs"]["arena.csv"]) == 64
+    assert first["report_digest"] == second["report_digest"]

@@ -1,0 +1,91 @@
+"""`manage.py profile` and the live fidelity against a real process of the bundled engine."""
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from capacity.simulation.catalogue import named
+from capacity.simulation.probing import Found
+from capacity.simulation.profile_document import read_profile
+from capacity.simulation.profiles import EngineProfile
+from console.benchmarks.live_fidelity import Served, judged, predicted
+from tests.engines import ROOT, EngineProcess, engine, wait_for
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[EngineProcess]:
+    with engine("--profile", "demo") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def found(demo: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("profile") / "found.json"
+    call_command(
+        "profile", demo.url, "--requests", "60", "--batch", "8", "--out", str(path), "--quiet"
+    )
+    return path
+
+
+def test_the_profile_found_is_the_engines_own(found: Path) -> None:
+    measured, truth = read_profile(found.read_bytes()), named("demo")
+    assert (measured.kv_blocks, measured.block_tokens) == (truth.kv_blocks, truth.block_tokens)
+    assert measured.context_tokens == truth.context_tokens
+    # A decode step, and the step of a prompt of 2,000 tokens; a busy machine only adds to them.
+    for step in ((0, 8, 4000, 0.0), (2000, 0, 0, 2e6)):
+        assert measured.times.seconds(*step) == pytest.approx(truth.times.seconds(*step), rel=0.2)
+
+
+def test_simulate_takes_the_file(found: Path) -> None:
+    scenario = found.parent / "scenario.json"
+    document = {
+        "until_s": 20,
+        "fleet": [{"profile": found.name, "replicas": 1}],
+        "workload": [{"rate_per_s": 2, "input": {"mean": 100}, "output": {"mean": 20}}],
+    }
+    scenario.write_text(json.dumps(document))
+    out = io.StringIO()
+    call_command("simulate", str(scenario), "--quiet", stdout=out)
+    report = json.loads(out.getvalue())
+    assert report["total"]["ok"] > 20
+    assert len(report["inputs"][found.name]) == 64
+
+
+def test_bounds_and_refusals_name_what_is_wrong(demo: EngineProcess) -> None:
+    with pytest.raises(CommandError, match="--batch: from 1 to 1024"):
+        call_command("profile", demo.url, "--batch", "0")
+    with pytest.raises(CommandError, match="must look like http"):
+        call_command("profile", "ftp://127.0.0.1")
+    with pytest.raises(CommandError, match="it serves tiny, not other"):
+        call_command("profile", demo.url, "--model", "other")
+    with pytest.raises(CommandError, match="kinds of measurement"):
+        call_command("profile", demo.url, "--requests", "3", "--quiet")
+
+
+def test_a_cancelled_profile_writes_no_file(demo: EngineProcess, tmp_path: Path) -> None:
+    path = tmp_path / "never.json"
+    command = [sys.executable, "manage.py", "profile", demo.url, "--out", str(path)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        assert wait_for(running.stderr.readline, 60).startswith("1/")
+        running.send_signal(signal.SIGINT)
+        assert running.wait(30) == 130
+    assert not path.exists()
+
+
+def test_a_wrong_profile_is_judged_wrong() -> None:
+    # Served by an engine with 20 ms a step; the profile says 25 ms: E2E and throughput are off.
+    slow = EngineProfile("slow", named("demo").times, kv_blocks=2048)
+    served = [Served(5.0 * n, 10, 51, 0.020, 51 * 0.020) for n in range(20)]
+    report = judged([served] * 3, slow, Found(slow.times, 0.0, 0.0, 9))
+    assert not report["holds"]
+    assert not report["figures"]["e2e_p50_s"]["holds"]
+    assert report["figures"]["e2e_p50_s"]["error"] == pytest.approx(0.25, abs=0.05)
+    assert predicted(served, slow, 0.1)["ttft_p50_s"] == pytest.approx(0.1256, rel=0.02)
