@@ -21,7 +21,7 @@ from tests.engines import MODEL, ROOT, wait_for
 
 ANA = Actor(user_id=None, label="ana")
 SPEC: dict[str, Any] = {"profile": "demo", "time_scale": 20}
-QUICK: dict[str, Any] = {"warm_s": 0, "reason": "a newer build"}
+QUICK: dict[str, Any] = {"warm_s": 0, "judge_requests": 0, "reason": "a newer build"}
 
 
 @contextmanager

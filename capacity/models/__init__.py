@@ -25,7 +25,14 @@ from capacity.models.playbook import (
     PlaybookWatch,
 )
 from capacity.models.report import Cadence, Report, ReportFile, ReportSchedule, ReportState
-from capacity.models.rollout import ACTIVE, Rollout, RolloutLane, RolloutState, RolloutStep
+from capacity.models.rollout import (
+    ACTIVE,
+    OnTooFew,
+    Rollout,
+    RolloutLane,
+    RolloutState,
+    RolloutStep,
+)
 
 __all__ = [
     "ACTIVE",
@@ -41,6 +48,7 @@ __all__ = [
     "Model",
     "Node",
     "NodeState",
+    "OnTooFew",
     "Playbook",
     "PlaybookAct",
     "PlaybookMode",

@@ -5,10 +5,15 @@ from django.db import models
 
 
 class PlaybookMode(models.TextChoices):
-    """Whether a playbook acts. `dry_run` decides and records the same, and touches nothing."""
+    """Whether a playbook acts.
+
+    `dry_run` decides and records the same, and touches nothing; `ask` as well, until a person
+    approves the run within its time.
+    """
 
     OFF = "off", "Off"
     DRY_RUN = "dry_run", "Dry run"
+    ASK = "ask", "Ask first"
     ARMED = "armed", "Armed"
 
 
@@ -59,7 +64,8 @@ class PlaybookRun(models.Model):
 
     `subject` is a tenant's id or a pool's name, `label` what pages show. `samples` are
     `[Unix seconds, signal or null]`, one an evaluation, bounded. `baseline` is what the signal is
-    measured against, frozen at the start; null where the signal has none.
+    measured against, frozen at the start; null where the signal has none. `asked_until` is when a
+    run that asks first gives up; it is a dry run until `approved_at`.
     """
 
     playbook = models.ForeignKey(Playbook, on_delete=models.PROTECT, related_name="runs")
@@ -76,6 +82,9 @@ class PlaybookRun(models.Model):
     peak_value = models.FloatField()
     last_value = models.FloatField(null=True, blank=True)
     samples = models.JSONField(default=list)
+    asked_until = models.DateTimeField(null=True, blank=True)
+    approved_at = models.DateTimeField(null=True, blank=True)
+    approved_by = models.CharField(max_length=150, blank=True, default="", db_default="")
 
     class Meta:
         constraints = [

@@ -21,11 +21,20 @@ ACTIVE = (RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.ROLLING_BACK)
 _ACTIVE_VALUES = [state.value for state in ACTIVE]
 
 
+class OnTooFew(models.TextChoices):
+    """What becomes of a new replica that too few requests reached to judge it."""
+
+    GO_ON = "go_on", "Go on, and say so"
+    HOLD = "hold", "Hold: a person decides"
+
+
 class Rollout(models.Model):
     """Moves a pool from one revision to another; at most one at a time for a pool.
 
-    `cause` says why it went back, failed or was stopped. `resumes_to` is the state that a pause
-    interrupted. Times in seconds.
+    `cause` says why it went back, failed, was stopped or waits. `resumes_to` is the state that a
+    pause interrupted. Times in seconds. `judge_*`, `on_too_few` and the two thresholds are
+    `capacity.rollouts.rules.judging.Bar`; `pause_after` are numbers of replaced replicas after
+    which it waits for a person, `pauses_taken` the largest one where it did.
     """
 
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="rollouts")
@@ -41,6 +50,15 @@ class Rollout(models.Model):
     load_limit_s = models.PositiveIntegerField(default=600)
     warm_s = models.PositiveIntegerField(default=60)
     drain_limit_s = models.PositiveIntegerField(default=60)
+    judge_requests = models.PositiveIntegerField(default=50, db_default=50)
+    judge_limit_s = models.PositiveIntegerField(default=60, db_default=60)
+    on_too_few = models.CharField(
+        max_length=8, choices=OnTooFew.choices, default=OnTooFew.GO_ON, db_default="go_on"
+    )
+    most_ttft_ratio = models.FloatField(default=1.25, db_default=1.25)
+    most_error_excess_ratio = models.FloatField(default=0.02, db_default=0.02)
+    pause_after = models.JSONField(default=list, db_default=models.Value([], models.JSONField()))
+    pauses_taken = models.PositiveIntegerField(default=0, db_default=0)
     author = models.CharField(max_length=150, blank=True)
     idempotency_key = models.CharField(max_length=200, blank=True)
     request_digest = models.CharField(max_length=64, blank=True)
@@ -62,6 +80,9 @@ class Rollout(models.Model):
             models.CheckConstraint(
                 condition=models.Q(state__in=RolloutState.values), name="rollout_state_known"
             ),
+            models.CheckConstraint(
+                condition=models.Q(on_too_few__in=OnTooFew.values), name="rollout_too_few_known"
+            ),
         ]
         indexes = [models.Index(fields=["pool", "id"], name="rollout_by_pool")]
 
@@ -72,7 +93,9 @@ class Rollout(models.Model):
 class RolloutLane(models.Model):
     """One replica replaced by another: `new` comes up at `revision`, then `old` drains and goes.
 
-    `result` is empty while it is under way, then `done` or `dropped` (with `cause`).
+    `result` is empty while it is under way, then `done` or `dropped` (with `cause`). `judgement` is
+    how the new one compared with the old ones, as last looked at (`selectors.Judgement`), empty
+    before; `is_waived` that a person let it pass unjudged.
     """
 
     rollout = models.ForeignKey(Rollout, on_delete=models.PROTECT, related_name="lanes")
@@ -86,6 +109,8 @@ class RolloutLane(models.Model):
     step_since = models.DateTimeField()
     result = models.CharField(max_length=16, blank=True)
     cause = models.CharField(max_length=400, blank=True)
+    judgement = models.JSONField(default=dict, db_default=models.Value({}, models.JSONField()))
+    is_waived = models.BooleanField(default=False, db_default=False)
 
     class Meta:
         constraints = [

@@ -7,13 +7,23 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from capacity.models import RolloutState
+from capacity.models import OnTooFew, RolloutState
 from capacity.rollouts import services
-from capacity.rollouts.rules import (
+from capacity.rollouts.rules.judging import (
+    DEFAULT_ERROR_EXCESS_RATIO,
+    DEFAULT_LIMIT_S,
+    DEFAULT_REQUESTS,
+    DEFAULT_TTFT_RATIO,
+    MOST_REQUESTS,
+    MOST_TTFT_RATIO,
+)
+from capacity.rollouts.rules.lanes import (
     DEFAULT_DRAIN_LIMIT_S,
     DEFAULT_LOAD_LIMIT_S,
     DEFAULT_WARM_S,
     LEAST_LOAD_LIMIT_S,
+    MOST_PAUSE,
+    MOST_PAUSES,
     MOST_S,
 )
 from capacity.rollouts.selectors import rollout_detail, rollouts_page
@@ -64,6 +74,26 @@ class RolloutStepSerializer(OutSerializer):
     note = serializers.CharField()
 
 
+class JudgedSideSerializer(OutSerializer):
+    """Tries on one side; null where nothing was seen."""
+
+    requests = serializers.IntegerField()
+    failed = serializers.IntegerField()
+    error_ratio = serializers.FloatField(allow_null=True)
+    ttft_count = serializers.IntegerField()
+    ttft_p50_s = serializers.FloatField(allow_null=True)
+    ttft_p95_s = serializers.FloatField(allow_null=True)
+
+
+class JudgementSerializer(OutSerializer):
+    """How the new replica compared with the old ones over the same time."""
+
+    finding = serializers.CharField()
+    words = serializers.CharField()
+    new = JudgedSideSerializer()
+    old = JudgedSideSerializer()
+
+
 class RolloutLaneSerializer(OutSerializer):
     """One replica replaced by another; `result` is empty while it is under way."""
 
@@ -75,6 +105,7 @@ class RolloutLaneSerializer(OutSerializer):
     step = serializers.CharField()
     result = serializers.CharField()
     cause = serializers.CharField()
+    judgement = JudgementSerializer(allow_null=True)
     steps = RolloutStepSerializer(many=True)
 
 
@@ -89,6 +120,13 @@ class RolloutDetailSerializer(OutSerializer):
     load_limit_s = serializers.IntegerField()
     warm_s = serializers.IntegerField()
     drain_limit_s = serializers.IntegerField()
+    judge_requests = serializers.IntegerField()
+    judge_limit_s = serializers.IntegerField()
+    on_too_few = serializers.CharField()
+    most_ttft_ratio = serializers.FloatField()
+    most_error_excess_ratio = serializers.FloatField()
+    pause_after = serializers.ListField(child=serializers.IntegerField())
+    progress_ratio = serializers.FloatField()
     ready_replicas = serializers.IntegerField()
     desired_replicas = serializers.IntegerField()
     eta_s = serializers.FloatField(allow_null=True)
@@ -106,7 +144,10 @@ class RolloutRequest(StrictSerializer):
     """A rollout to start. Without `spec` the settings stay: a rolling restart.
 
     `artifact` is a version of the pool's model, `engine_version` what engines must say of
-    themselves.
+    themselves. `judge_requests` are needed of the new replica and of the old ones before it is
+    judged (0: not at all), for `judge_limit_s` after the slow start; then `on_too_few` decides.
+    Its TTFT may be `most_ttft_ratio` times theirs, its error share `most_error_excess_ratio` above
+    theirs. `pause_after`: numbers of replaced replicas after which a person is waited for.
     """
 
     pool = StrictText(max_length=120)
@@ -122,6 +163,27 @@ class RolloutRequest(StrictSerializer):
     warm_s = StrictInteger(required=False, default=DEFAULT_WARM_S, min_value=0, max_value=MOST_S)
     drain_limit_s = StrictInteger(
         required=False, default=DEFAULT_DRAIN_LIMIT_S, min_value=0, max_value=MOST_S
+    )
+    judge_requests = StrictInteger(
+        required=False, default=DEFAULT_REQUESTS, min_value=0, max_value=MOST_REQUESTS
+    )
+    judge_limit_s = StrictInteger(
+        required=False, default=DEFAULT_LIMIT_S, min_value=0, max_value=MOST_S
+    )
+    on_too_few = serializers.ChoiceField(
+        required=False, default=OnTooFew.GO_ON.value, choices=OnTooFew.values
+    )
+    most_ttft_ratio = serializers.FloatField(
+        required=False, default=DEFAULT_TTFT_RATIO, min_value=1, max_value=MOST_TTFT_RATIO
+    )
+    most_error_excess_ratio = serializers.FloatField(
+        required=False, default=DEFAULT_ERROR_EXCESS_RATIO, min_value=0, max_value=1
+    )
+    pause_after = serializers.ListField(
+        required=False,
+        default=list,
+        max_length=MOST_PAUSES,
+        child=StrictInteger(min_value=1, max_value=MOST_PAUSE),
     )
     reason = StrictText(max_length=400)
 
@@ -161,7 +223,7 @@ class Rollouts(Endpoint):
         asked = self.body(RolloutRequest)
         rollout_id = services.start(
             pool=asked.pop("pool"),
-            plan=Plan(**asked),
+            plan=Plan(**asked | {"pause_after": tuple(asked["pause_after"])}),
             actor=actor_of(self.user),
             idempotency_key=idempotency_key_of(request),
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from django.http import HttpRequest, HttpResponseBase
 
 from capacity.models import RolloutState
-from capacity.rollouts.rules import LANE_STEPS, Step, setting_changes
+from capacity.rollouts.rules.lanes import LANE_STEPS, Step, setting_changes
 from capacity.rollouts.selectors import LaneRow, RolloutDetail, rollout_detail, rollouts_page
 from console.accounts.selectors import Permission, can, require
 from console.web import units
@@ -33,6 +33,7 @@ _MEANINGS = {
     Step.IDENTIFY: "It serves the model, weights and version asked for",
     Step.PROBE: "It completes a token",
     Step.WARM: "It takes work while its share rises",
+    Step.JUDGE: "It does no worse than the old ones over the same time",
     Step.SHIFT: "The old one takes nothing new",
     Step.DRAIN: "The old one finishes its calls and stops",
 }
@@ -41,6 +42,15 @@ LANE_COLUMNS = (
     Column("Replica"),
     *(number(step.value.capitalize(), "s", _MEANINGS[step]) for step in _SHOWN_STEPS),
     Column("Now"),
+)
+JUDGE_COLUMNS = (
+    Column("Side"),
+    number("Requests", meaning="Tries that ended since the new one takes work"),
+    number("Failed", meaning="Also those that another replica then served"),
+    number(
+        "TTFT p50", meaning="From sending to the first output, in the second half of slow start"
+    ),
+    number("TTFT p95"),
 )
 FILTERS = ("active", *RolloutState.values)
 
@@ -97,10 +107,12 @@ def rollout(request: HttpRequest, rollout_id: int) -> HttpResponseBase:
         "changes": setting_changes(found.before, found.after),
         "strips": _strips(found),
         "acts": _acts(found, may_run=may_run),
+        "judged": next((lane for lane in reversed(found.lanes) if lane.judgement), None),
+        "judge_columns": JUDGE_COLUMNS,
         "ready_note": f"of {found.desired_replicas} desired",
         "progress_note": f"{found.row.replaced} of {found.row.replicas} replicas",
         "eta": units.age(found.eta_s) if found.eta_s is not None else units.UNKNOWN,
-        "eta_note": "at the pace of finished lanes" if found.eta_s is not None else _no_eta(found),
+        "eta_note": _eta_note(found),
     }
     return render(request, "capacity/rollout.html", "live", context)
 
@@ -112,7 +124,7 @@ def _strips(found: RolloutDetail) -> list[Strip]:
     said = {
         RolloutState.PAUSED: (
             "warn",
-            "It stands still.",
+            f"It waits for a person: {row.cause}." if row.cause else "It stands still.",
             "Resume it to go on, or abort or roll back.",
         ),
         RolloutState.ROLLING_BACK: (
@@ -198,6 +210,8 @@ def _now(lane: LaneRow) -> str:
     return _MEANINGS[Step(lane.step)].lower()
 
 
-def _no_eta(found: RolloutDetail) -> str:
+def _eta_note(found: RolloutDetail) -> str:
     moving: Sequence[str] = (RolloutState.RUNNING.value, RolloutState.ROLLING_BACK.value)
+    if found.eta_s is not None:
+        return "at the pace of its finished lanes" if found.is_own_pace else "as the last one took"
     return "known after the first lane" if found.row.state in moving else "it does not move"

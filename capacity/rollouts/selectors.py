@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import msgspec
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
@@ -19,7 +20,8 @@ from capacity.models import (
     RolloutState,
     RolloutStep,
 )
-from capacity.rollouts.rules import LANE_STEPS, Step
+from capacity.rollouts.rules.judging import Judgement
+from capacity.rollouts.rules.lanes import LANE_STEPS, Step, left_s, progress_ratio
 from console.errors import NotFound
 from console.web.keyset import DEFAULT_LIMIT, Page, take
 from routing.contracts.enums import ReplicaLifecycle
@@ -81,7 +83,10 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class LaneRow:
-    """One replica replaced by another, with every step that it takes, also those to come."""
+    """One replica replaced by another, with every step that it takes, also those to come.
+
+    `judgement` is how the new one compared when last looked at, None before and where it is not.
+    """
 
     number: int
     revision: int
@@ -93,14 +98,16 @@ class LaneRow:
     result: str
     cause: str
     steps: tuple[StepRow, ...]
+    judgement: Judgement | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutDetail:
     """A rollout with its lanes, what it waits for, and what is left while it runs.
 
-    `eta_s` is how long it will still take at the pace of its finished lanes; None before one
-    is finished, or while it does not move. `other_id` is another rollout that has the pool.
+    `eta_s` is how long it will still take at the pace of its finished lanes (`is_own_pace`), else
+    of the pool's last rollout; None without either, or while it does not move. `progress_ratio`
+    counts the steps of the open lane too. `other_id` is another rollout that has the pool.
     """
 
     row: RolloutRow
@@ -111,10 +118,19 @@ class RolloutDetail:
     load_limit_s: int
     warm_s: int
     drain_limit_s: int
+    judge_requests: int
+    judge_limit_s: int
+    on_too_few: str
+    on_too_few_label: str
+    most_ttft_ratio: float
+    most_error_excess_ratio: float
+    pause_after: list[int]
     lanes: tuple[LaneRow, ...]
     ready_replicas: int
     desired_replicas: int
+    progress_ratio: float
     eta_s: float | None
+    is_own_pace: bool
     other_id: int | None
     is_way_back_known: bool
 
@@ -186,7 +202,7 @@ def off_course(now: datetime, limit: int = DEFAULT_LIMIT) -> list[OffCourse]:
 
 
 def rollout_detail(rollout_id: int) -> RolloutDetail:
-    """One rollout with its timeline: eight queries at most. Raises `NotFound`."""
+    """One rollout with its timeline: nine queries at most. Raises `NotFound`."""
     row = Rollout.objects.select_related("pool__model").filter(pk=rollout_id).first()
     if row is None:
         raise NotFound("No such rollout.")
@@ -200,6 +216,8 @@ def rollout_detail(rollout_id: int) -> RolloutDetail:
     shown = _row(row, _replaced([row]))
     to = revisions.get(row.to_revision)
     before = revisions.get(row.from_revision)
+    own_pace_s = _mean_s(lanes)
+    eta_s = _eta_s(row, shown, lanes, own_pace_s)
     other = Rollout.objects.filter(pool=row.pool, state__in=_ACTIVE).exclude(pk=row.pk)
     return RolloutDetail(
         row=shown,
@@ -210,10 +228,19 @@ def rollout_detail(rollout_id: int) -> RolloutDetail:
         load_limit_s=row.load_limit_s,
         warm_s=row.warm_s,
         drain_limit_s=row.drain_limit_s,
+        judge_requests=row.judge_requests,
+        judge_limit_s=row.judge_limit_s,
+        on_too_few=row.on_too_few,
+        on_too_few_label=row.get_on_too_few_display(),
+        most_ttft_ratio=row.most_ttft_ratio,
+        most_error_excess_ratio=row.most_error_excess_ratio,
+        pause_after=row.pause_after,
         lanes=lanes,
         ready_replicas=_ready(row.pool),
         desired_replicas=row.pool.desired_replicas,
-        eta_s=_eta_s(shown, lanes),
+        progress_ratio=_progress(shown, lanes),
+        eta_s=eta_s,
+        is_own_pace=own_pace_s is not None,
         other_id=other.values_list("pk", flat=True).first(),
         is_way_back_known=row.pool.revision == row.from_revision,
     )
@@ -323,20 +350,54 @@ def _lane(row: RolloutLane, taken: Sequence[RolloutStep]) -> LaneRow:
         result=row.result,
         cause=row.cause,
         steps=tuple(shown),
+        judgement=_judgement(row.judgement),
     )
 
 
-def _eta_s(row: RolloutRow, lanes: Sequence[LaneRow]) -> float | None:
-    """Lanes left times the mean length of the finished ones."""
+def _judgement(noted: dict[str, object]) -> Judgement | None:
+    """What the machine noted; figures of another version of this program are left out."""
+    try:
+        return msgspec.convert(noted, Judgement) if noted else None
+    except msgspec.ValidationError:
+        return None
+
+
+def _progress(row: RolloutRow, lanes: Sequence[LaneRow]) -> float:
+    if row.state == RolloutState.DONE:
+        return 1.0
+    forward = [lane for lane in lanes if not lane.result and lane.revision == row.to_revision]
+    step = Step(forward[-1].step) if forward else None
+    return progress_ratio(row.replicas, row.replaced, step)
+
+
+def _eta_s(
+    rollout: Rollout, row: RolloutRow, lanes: Sequence[LaneRow], own_pace_s: float | None
+) -> float | None:
+    """Lanes left times the mean length of finished ones, less what the open one has behind it."""
     if row.state not in (RolloutState.RUNNING, RolloutState.ROLLING_BACK):
         return None
+    pace_s = _last_pace_s(rollout) if own_pace_s is None else own_pace_s
+    if pace_s is None:
+        return None
+    left = row.replicas - row.replaced if row.state == RolloutState.RUNNING else row.replaced
+    begun = [lane.steps[0].begun_at for lane in lanes if not lane.result and lane.steps]
+    now = timezone.now()
+    return left_s(left, pace_s, sum((now - at).total_seconds() for at in begun if at))
+
+
+def _mean_s(lanes: Sequence[LaneRow]) -> float | None:
     took = [
         (lane.steps[-1].begun_at - lane.steps[0].begun_at).total_seconds()
         for lane in lanes
         if lane.result == Step.DONE and lane.steps[0].begun_at and lane.steps[-1].begun_at
     ]
-    if not took:
+    return sum(took) / len(took) if took else None
+
+
+def _last_pace_s(rollout: Rollout) -> float | None:
+    """Mean length of a lane in the pool's last rollout that is done."""
+    last = Rollout.objects.filter(pool=rollout.pool, state=RolloutState.DONE).order_by("-id")
+    row = last.values("created_at", "ended_at", "replicas").first()
+    if row is None or row["ended_at"] is None or not row["replicas"]:
         return None
-    is_forward = row.state == RolloutState.RUNNING
-    left = row.replicas - row.replaced if is_forward else row.replaced
-    return max(0, left) * sum(took) / len(took)
+    return float((row["ended_at"] - row["created_at"]).total_seconds() / row["replicas"])

@@ -9,8 +9,17 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 
+from capacity.models import OnTooFew
 from capacity.rollouts import services
-from capacity.rollouts.rules import (
+from capacity.rollouts.rules.judging import (
+    DEFAULT_ERROR_EXCESS_RATIO,
+    DEFAULT_LIMIT_S,
+    DEFAULT_REQUESTS,
+    DEFAULT_TTFT_RATIO,
+    MOST_REQUESTS,
+    MOST_TTFT_RATIO,
+)
+from capacity.rollouts.rules.lanes import (
     DEFAULT_DRAIN_LIMIT_S,
     DEFAULT_LOAD_LIMIT_S,
     DEFAULT_WARM_S,
@@ -25,6 +34,7 @@ from console.errors import DomainError, NotFound
 from console.web.forms import ServiceForm, TypedConfirmation, WholeNumberField
 from console.web.htmx import render
 from console.web.tables import Strip
+from console.web.units import parse_whole
 from console.web.views import page
 
 MAX_SPEC_CHARS = 20_000
@@ -69,6 +79,44 @@ class StartForm(TypedConfirmation):
         initial=DEFAULT_DRAIN_LIMIT_S,
         help_text="Calls still open after it are cut.",
     )
+    judge_requests = WholeNumberField(
+        label="Judged by, requests",
+        min_value=0,
+        max_value=MOST_REQUESTS,
+        initial=DEFAULT_REQUESTS,
+        help_text="Needed of the new replica, and of the old ones over the same time. 0 judges "
+        "nothing.",
+    )
+    judge_limit_s = WholeNumberField(
+        label="Wait for them, s",
+        min_value=0,
+        max_value=MOST_S,
+        initial=DEFAULT_LIMIT_S,
+        help_text="At most so long after the slow start.",
+    )
+    on_too_few = forms.ChoiceField(
+        label="With too few", choices=OnTooFew.choices, initial=OnTooFew.GO_ON.value
+    )
+    most_ttft_ratio = forms.FloatField(
+        label="TTFT at most, times",
+        min_value=1,
+        max_value=MOST_TTFT_RATIO,
+        initial=DEFAULT_TTFT_RATIO,
+        help_text="Of that of the old ones; clearly above, it turns back.",
+    )
+    most_error_excess_ratio = forms.FloatField(
+        label="Errors at most, ratio above",
+        min_value=0,
+        max_value=1,
+        initial=DEFAULT_ERROR_EXCESS_RATIO,
+        help_text="0.02: two points above the old ones' share; clearly above, it turns back.",
+    )
+    pause_after = forms.CharField(
+        label="Pause after replicas",
+        required=False,
+        max_length=100,
+        help_text="Such as 1 or 1, 3: after so many it waits for a person.",
+    )
     reason = forms.CharField(max_length=400, help_text="Kept in the audit trail.")
     idempotency_key = forms.CharField(widget=forms.HiddenInput, max_length=200)
 
@@ -91,6 +139,14 @@ class StartForm(TypedConfirmation):
         if "\\u0000" in text:
             raise forms.ValidationError("A text holds NUL, which cannot be kept.")
         return found
+
+    def clean_pause_after(self) -> tuple[int, ...]:
+        """The numbers, separated by commas or spaces."""
+        parts = str(self.cleaned_data["pause_after"]).replace(",", " ").split()
+        try:
+            return tuple(parse_whole(part) for part in parts)
+        except ValueError:
+            raise forms.ValidationError("Write whole numbers, such as 1, 3.") from None
 
 
 class ReasonForm(ServiceForm):
@@ -149,7 +205,8 @@ _DO: dict[str, Callable[..., None]] = {
 }
 _EFFECTS = {
     "pause": "No further step is taken until it is resumed. What loads or drains goes on.",
-    "resume": "It goes on where it stood; the time that it stood still counts for no deadline.",
+    "resume": "It goes on where it stood; the time that it stood still counts for no deadline. A "
+    "new replica that waits because too few requests reached it passes unjudged.",
     "abort": "No further replica is touched, and a new one that does not serve yet is removed. "
     "Replicas that were replaced stay as they are; rolling back stays possible.",
     "roll-back": "Every replica is brought back to the revision before, one by one, with the same "

@@ -35,6 +35,20 @@ class SliceDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     refused_input_tokens: int = 0
 
 
+class ReplicaDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What tries on one replica came to since the gateway's last frame.
+
+    A try counts also when the request was then served elsewhere, so that a retry hides no broken
+    replica. What is the caller's own fault, a cancelled call and a full engine's refusal are no
+    outcome. `ttft_s` is from sending the try to its first output, of streams.
+    """
+
+    replica_id: str
+    requests: int = 0
+    failed: int = 0
+    ttft_s: Bins = []
+
+
 class SliceFrame(msgspec.Struct, frozen=True):
     """What one gateway saw up to `at_ms`."""
 
@@ -43,6 +57,7 @@ class SliceFrame(msgspec.Struct, frozen=True):
     seq: int
     at_ms: int
     rows: list[SliceDelta]
+    replicas: list[ReplicaDelta] = []
 
 
 encode_frame = msgspec.msgpack.Encoder().encode

@@ -214,6 +214,7 @@ class Relay:
             exchange.first_token_s = now_s
             ttft_s = now_s - exchange.arrived_s
             self._walk.stats.first_token(self._slice, ttft_s)
+            self._walk.stats.try_answered(self.endpoint.candidate.id, now_s - self._started_s)
         self._last_s = now_s
         self.tokens = tokens
         if exchange.hold is not None:
@@ -399,7 +400,10 @@ class Relay:
         now_s = time.monotonic()
         self.endpoint.ended(self.exchange.estimate.amounts.kv_tokens)
         if outcome is not None:
-            self.endpoint.candidate.breaker.observe(outcome, now_s)
+            candidate = self.endpoint.candidate
+            candidate.breaker.observe(outcome, now_s)
+            has_failed = outcome is not Outcome.SUCCESS
+            self._walk.stats.try_ended(candidate.id, has_failed=has_failed)
         connection, self._connection = self._connection, None
         if connection is None:
             return

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import Counter
 
 from routing.contracts.enums import RequestStatus
-from routing.contracts.slices import SliceDelta, SliceFrame
+from routing.contracts.slices import ReplicaDelta, SliceDelta, SliceFrame
 from routing.contracts.snapshot import Snapshot
 from routing.contracts.usage import UsageEvent
 from telemetry.stats.sketch import index_of
@@ -50,6 +50,16 @@ class Slice:
         self.e2e_s: dict[int, int] = {}
 
 
+class Tries:
+    """What tries on one replica came to since the last frame."""
+
+    __slots__ = ("failed", "requests", "ttft_s")
+
+    def __init__(self) -> None:
+        self.requests = self.failed = 0
+        self.ttft_s: dict[int, int] = {}
+
+
 class Histogram:
     """Cumulative buckets of seconds, as the exposition format wants them."""
 
@@ -76,6 +86,7 @@ class Stats:
 
     def __init__(self) -> None:
         self._slices: dict[SliceName, Slice] = {}
+        self._tries: dict[str, Tries] = {}  # by replica, of which a snapshot has only so many
         self._seq = 0
         self._tenants: dict[str, str] = {}
         self._models: frozenset[str] = frozenset()
@@ -158,6 +169,22 @@ class Stats:
         label = name[1] if name[1] in self._models else OTHER
         _histogram(self.ttft, label).observe(seconds)
 
+    def try_ended(self, replica_id: str, *, has_failed: bool) -> None:
+        """Count a try on a replica, whatever becomes of its request."""
+        tries = self._tries_of(replica_id)
+        tries.requests += 1
+        tries.failed += has_failed
+
+    def try_answered(self, replica_id: str, seconds: float) -> None:
+        """Count the time from sending a try to its first output."""
+        bump(self._tries_of(replica_id).ttft_s, seconds)
+
+    def _tries_of(self, replica_id: str) -> Tries:
+        tries = self._tries.get(replica_id)
+        if tries is None:
+            tries = self._tries[replica_id] = Tries()
+        return tries
+
     def refused(
         self, code: str, slice_name: SliceName | None = None, input_tokens: int = 0
     ) -> None:
@@ -177,9 +204,14 @@ class Stats:
     def frame(self, gateway_id: str, incarnation: str, at_ms: int) -> SliceFrame:
         """What was counted since the last frame; starts the next one."""
         slices, self._slices = self._slices, {}
+        tries, self._tries = self._tries, {}
         self._seq += 1
         rows = [_delta(name, row) for name, row in slices.items()]
-        return SliceFrame(gateway_id, incarnation, self._seq, at_ms, rows)
+        replicas = [
+            ReplicaDelta(name, one.requests, one.failed, list(one.ttft_s.items()))
+            for name, one in tries.items()
+        ]
+        return SliceFrame(gateway_id, incarnation, self._seq, at_ms, rows, replicas)
 
 
 def _histogram(by_label: dict[str, Histogram], label: str) -> Histogram:

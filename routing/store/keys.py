@@ -90,6 +90,11 @@ def class_minute(minute: int) -> str:
     return f"hr:{{slices}}:{minute}:classes"
 
 
+def replica_span(span: int) -> str:
+    """Hash of five seconds (Unix time over five): replica id -> sums of its tries."""
+    return f"hr:{{slices}}:replicas:{span}"
+
+
 def sign_in_failures(subject_digest: str) -> str:
     """Counter of failed sign-ins of one name from one address; expires by itself."""
     return f"hr:signin:{subject_digest}"

@@ -19,6 +19,13 @@ from routing.contracts.slices import SliceDelta, SliceFrame, decode_frame
 from routing.store import keys
 from telemetry.collector.wire import as_bytes
 from telemetry.stats.figures import SPEND_MINUTES, WINDOW_S, Spend, Trailing
+from telemetry.stats.tries import (
+    KEPT_S,
+    SPAN_MS,
+    Tries,
+    decode_tries,
+    encode_tries,
+)
 from telemetry.stats.windows import (
     MINUTE_MS,
     TOTAL,
@@ -90,6 +97,7 @@ async def _fold_batch(store: Redis, now_ms: int) -> Folded:
         frames, seen = _new_frames(entries, position.seen, now_ms)
         minutes = await _merge(pipe, frames)
         classes = await _merge_classes(pipe, frames)
+        tries = await _merge_tries(pipe, frames)
         pipe.multi()  # type: ignore[no-untyped-call]
         folds = position.folds + 1
         for minute, sums in minutes.items():
@@ -101,6 +109,10 @@ async def _fold_batch(store: Redis, now_ms: int) -> Folded:
             name = keys.class_minute(minute)
             pipe.hset(name, mapping={encode_key(key): encode_sum(row) for key, row in sums.items()})
             pipe.expire(name, MINUTE_KEPT_S)
+        for span, by_replica in tries.items():
+            name = keys.replica_span(span)
+            pipe.hset(name, mapping={who: encode_tries(one) for who, one in by_replica.items()})
+            pipe.expire(name, KEPT_S)
         last = entries[-1][0]
         pipe.hset(
             keys.SLICE_POSITION,
@@ -203,6 +215,24 @@ async def _merge_classes(
         for delta in deltas:
             sums.setdefault(class_key(key_of(delta)), SliceSum()).add(delta)
         merged[minute] = sums
+    return merged
+
+
+async def _merge_tries(pipe: Pipeline, frames: list[SliceFrame]) -> dict[int, dict[str, Tries]]:
+    """What was tried on each replica, by five seconds: what a rollout judges a new one by."""
+    merged: dict[int, dict[str, Tries]] = {}
+    for frame in frames:
+        for delta in frame.replicas:
+            found = merged.setdefault(frame.at_ms // SPAN_MS, {})
+            found.setdefault(delta.replica_id, Tries()).add(
+                delta.requests, delta.failed, delta.ttft_s
+            )
+    for span, by_replica in merged.items():
+        names = sorted(by_replica)
+        values = await pipe.hmget(keys.replica_span(span), names)
+        for name, value in zip(names, values, strict=True):
+            if value is not None:
+                by_replica[name].merge(decode_tries(as_bytes(value)))
     return merged
 
 

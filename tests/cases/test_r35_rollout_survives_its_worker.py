@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from capacity.models import Rollout, RolloutStep
-from capacity.rollouts.rules import LANE_STEPS
+from capacity.rollouts.rules.lanes import LANE_STEPS
 from console.jobs.services import ensure_schedule
 from console.models import Job
 from tests import rolling

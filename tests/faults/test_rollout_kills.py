@@ -12,7 +12,7 @@ import pytest
 from django.db import connection
 
 from capacity.models import Replica, Rollout, RolloutStep
-from capacity.rollouts.rules import LANE_STEPS
+from capacity.rollouts.rules.lanes import LANE_STEPS
 from tests import rolling
 from tests.engines import ROOT
 from tests.rolling import SPEC, begin, starts, steps_of

@@ -5,7 +5,7 @@ An act that is repeated changes nothing; one that no longer fits is refused with
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from capacity.models import (
     ACTIVE,
     Artifact,
     Driver,
+    OnTooFew,
     Pool,
     PoolRevision,
     Replica,
@@ -27,11 +28,20 @@ from capacity.models import (
     RolloutLane,
     RolloutState,
 )
-from capacity.rollouts.rules import (
+from capacity.rollouts.rules.judging import (
+    DEFAULT_ERROR_EXCESS_RATIO,
+    DEFAULT_LIMIT_S,
+    DEFAULT_REQUESTS,
+    DEFAULT_TTFT_RATIO,
+    MOST_REQUESTS,
+    MOST_TTFT_RATIO,
+)
+from capacity.rollouts.rules.lanes import (
     DEFAULT_DRAIN_LIMIT_S,
     DEFAULT_LOAD_LIMIT_S,
     DEFAULT_WARM_S,
     LEAST_LOAD_LIMIT_S,
+    MOST_PAUSES,
     MOST_S,
 )
 from capacity.rollouts.services.steps import SURGE, drop, go_on, hold_pool, locked, turn
@@ -48,7 +58,8 @@ class Plan:
     """What a rollout is asked to do. `spec` None keeps the pool's settings: a rolling restart.
 
     `artifact` is a version of the pool's model; `engine_version` what engines must say of
-    themselves, empty for any. Times in seconds.
+    themselves, empty for any. Times in seconds. `judge_*`, `on_too_few` and the two thresholds are
+    `Bar`'s; `pause_after` numbers of replaced replicas after which a person is waited for.
     """
 
     spec: Mapping[str, Any] | None = None
@@ -57,6 +68,12 @@ class Plan:
     load_limit_s: int = DEFAULT_LOAD_LIMIT_S
     warm_s: int = DEFAULT_WARM_S
     drain_limit_s: int = DEFAULT_DRAIN_LIMIT_S
+    judge_requests: int = DEFAULT_REQUESTS
+    judge_limit_s: int = DEFAULT_LIMIT_S
+    on_too_few: str = OnTooFew.GO_ON.value
+    most_ttft_ratio: float = DEFAULT_TTFT_RATIO
+    most_error_excess_ratio: float = DEFAULT_ERROR_EXCESS_RATIO
+    pause_after: tuple[int, ...] = ()
     reason: str = ""
 
 
@@ -77,7 +94,8 @@ def start(*, pool: str, plan: Plan, actor: Actor, idempotency_key: str = "") -> 
     if repeated := _repeated(actor, idempotency_key, digest):
         return repeated  # the first call committed while this one waited for the pool
     _refuse_second(found)
-    _check_times(plan)
+    _check_numbers(plan)
+    _check_pauses(plan.pause_after, found.desired_replicas)
     revision = _revision(found, plan, actor)
     _settle_members(found)
     rollout = Rollout(
@@ -89,6 +107,12 @@ def start(*, pool: str, plan: Plan, actor: Actor, idempotency_key: str = "") -> 
         load_limit_s=plan.load_limit_s,
         warm_s=plan.warm_s,
         drain_limit_s=plan.drain_limit_s,
+        judge_requests=plan.judge_requests,
+        judge_limit_s=plan.judge_limit_s,
+        on_too_few=plan.on_too_few,
+        most_ttft_ratio=plan.most_ttft_ratio,
+        most_error_excess_ratio=plan.most_error_excess_ratio,
+        pause_after=sorted(plan.pause_after),
         author=actor.label[:150],
         idempotency_key=idempotency_key,
         request_digest=digest,
@@ -141,8 +165,12 @@ def resume(*, rollout_id: int, actor: Actor, reason: str = "") -> None:
         _take_up_again(rollout, actor, reason)
         return
     _refuse_ended(rollout, "resume")
-    # The time that it stood still counts for no deadline.
-    RolloutLane.objects.filter(rollout=rollout, result="").update(step_since=timezone.now())
+    for lane in RolloutLane.objects.filter(rollout=rollout, result=""):
+        lane.step_since = timezone.now()  # the time that it stood still counts for no deadline
+        lane.is_waived = lane.is_waived or bool(lane.judgement.get("is_held"))
+        lane.save(update_fields=["step_since", "is_waived"])
+    if rollout.resumes_to == RolloutState.RUNNING:
+        rollout.cause = ""  # that of a wait for this person; on the way back it says why
     state, rollout.resumes_to = RolloutState(rollout.resumes_to), ""
     turn(rollout, state, actor, reason=reason)
 
@@ -216,16 +244,45 @@ def _refuse_ended(rollout: Rollout, act: str) -> None:
         )
 
 
-def _check_times(plan: Plan) -> None:
-    for name, value, least in (
-        ("load_limit_s", plan.load_limit_s, LEAST_LOAD_LIMIT_S),
-        ("warm_s", plan.warm_s, 0),
-        ("drain_limit_s", plan.drain_limit_s, 0),
+def _check_numbers(plan: Plan) -> None:
+    for name, least, most, unit in (
+        ("load_limit_s", LEAST_LOAD_LIMIT_S, MOST_S, " s"),
+        ("warm_s", 0, MOST_S, " s"),
+        ("drain_limit_s", 0, MOST_S, " s"),
+        ("judge_requests", 0, MOST_REQUESTS, " requests"),
+        ("judge_limit_s", 0, MOST_S, " s"),
+        ("most_ttft_ratio", 1, MOST_TTFT_RATIO, " times"),
+        ("most_error_excess_ratio", 0, 1, ""),
     ):
-        if isinstance(value, bool) or not least <= value <= MOST_S:
-            raise InvalidInput(f"It lies between {least} and {MOST_S} s.", field=name)
+        value = getattr(plan, name)
+        if isinstance(value, bool) or not least <= value <= most:  # NaN lies nowhere
+            raise InvalidInput(f"It lies between {least} and {most:g}{unit}.", field=name)
+    if plan.on_too_few not in OnTooFew.values:
+        known = ", ".join(OnTooFew.values)
+        raise InvalidInput(
+            f"No such choice: {plan.on_too_few!r}.", field="on_too_few", hint=f"One of {known}."
+        )
     if len(plan.engine_version) > 64:
         raise InvalidInput("An engine's version has at most 64 characters.", field="engine_version")
+
+
+def _check_pauses(pause_after: Sequence[int], replicas: int) -> None:
+    """After the last replica there is nothing left to wait with."""
+    if len(pause_after) > MOST_PAUSES:
+        raise InvalidInput(f"At most {MOST_PAUSES} pauses.", field="pause_after")
+    if all(0 < point < replicas for point in pause_after):
+        return
+    if replicas < 2:
+        raise InvalidInput(
+            "With fewer than two replicas there is no point to pause at.",
+            field="pause_after",
+            hint="Leave it empty.",
+        )
+    raise InvalidInput(
+        f"The pool wants {replicas} replicas: a pause comes after 1 to {replicas - 1} of them.",
+        field="pause_after",
+        hint="Write numbers in that range, such as 1.",
+    )
 
 
 def _revision(pool: Pool, plan: Plan, actor: Actor) -> PoolRevision:
@@ -308,6 +365,12 @@ def _digest(pool: str, plan: Plan) -> str:
         plan.load_limit_s,
         plan.warm_s,
         plan.drain_limit_s,
+        plan.judge_requests,
+        plan.judge_limit_s,
+        plan.on_too_few,
+        plan.most_ttft_ratio,
+        plan.most_error_excess_ratio,
+        sorted(plan.pause_after),
         plan.reason,
     ]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()

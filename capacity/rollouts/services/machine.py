@@ -32,7 +32,8 @@ from capacity.models import (
     RolloutLane,
     RolloutState,
 )
-from capacity.rollouts.rules import (
+from capacity.rollouts.rules.judging import Bar
+from capacity.rollouts.rules.lanes import (
     LaneView,
     Limits,
     Member,
@@ -44,8 +45,18 @@ from capacity.rollouts.rules import (
     checked,
     misfit,
     next_to_replace,
+    pause_is_due,
 )
-from capacity.rollouts.services.steps import drop, enter, go_on, locked, open_lane, turn
+from capacity.rollouts.services.judging import bar_of, judged, note_judgement
+from capacity.rollouts.services.steps import (
+    drop,
+    enter,
+    go_on,
+    locked,
+    open_lane,
+    turn,
+    wait_for_person,
+)
 from console.audit.rules import SYSTEM
 from console.jobs.services import enqueue
 from console.web.live_state import STALE_AFTER_S, age_of_ms, pool_states
@@ -99,22 +110,25 @@ def advance_once(rollout_id: int) -> bool:
     lane = open_lane(rollout)
     if lane is None:
         return _begin_lane_or_end(rollout_id)
-    seen = _Seen(lane, _view(rollout, lane), Limits(rollout.load_limit_s, rollout.warm_s))
+    limits = Limits(rollout.load_limit_s, rollout.warm_s, bar_of(rollout))
+    seen = _Seen(lane, _view(rollout, lane, limits.bar), limits)
     step = advance(seen.view, seen.limits, timezone.now().timestamp())
     if step.verdict is Verdict.CHECK:
         step = _check(rollout, seen)
     if step.verdict is Verdict.WAIT:
+        note_judgement(lane, seen.view.judgement)
         return False
-    return _take(rollout_id, lane.pk, seen.view.step, step)
+    return _take(rollout_id, seen, step)
 
 
-def _view(rollout: Rollout, lane: RolloutLane) -> LaneView:
+def _view(rollout: Rollout, lane: RolloutLane, bar: Bar) -> LaneView:
     new = lane.new
     return LaneView(
         step=Step(lane.step),
         since_s=lane.step_since.timestamp(),
         new=None if new is None or new.removed_at is not None else _new(rollout, lane, new),
         is_old_gone=lane.old.removed_at is not None,
+        judgement=judged(rollout, lane, bar),
     )
 
 
@@ -125,7 +139,7 @@ def _new(rollout: Rollout, lane: RolloutLane, new: Replica) -> NewReplica:
         broke = ReplicaChange.objects.filter(replica=new, after=ReplicaLifecycle.FAILED.value)
         cause = broke.order_by("-id").values_list("cause", flat=True).first() or cause
     health, reason = (None, "")
-    if lane.step == Step.WARM:
+    if lane.step in (Step.WARM, Step.JUDGE):
         health, reason = _health(rollout.pool.name, new.name, lane)
     return NewReplica(ReplicaLifecycle(new.lifecycle), cause, failures, health, reason)
 
@@ -162,18 +176,26 @@ def _check(rollout: Rollout, seen: _Seen) -> Next:
 
 
 @transaction.atomic
-def _take(rollout_id: int, lane_id: int, seen_at: Step, step: Next) -> bool:
+def _take(rollout_id: int, seen: _Seen, step: Next) -> bool:
     """Write one step, unless the rollout or the lane went on meanwhile."""
     rollout = locked(rollout_id)
     lane = open_lane(rollout)
-    if rollout.state not in MOVING or lane is None or lane.pk != lane_id or lane.step != seen_at:
+    if rollout.state not in MOVING or lane is None or lane.pk != seen.lane.pk:
         return False
+    if lane.step != seen.view.step:
+        return False
+    note_judgement(lane, seen.view.judgement)
+    if step.verdict is Verdict.HOLD:
+        lane.judgement["is_held"] = True
+        lane.save(update_fields=["judgement"])
+        wait_for_person(rollout, f"{lane.new.name if lane.new else lane.number}: {step.cause}")
+        return True
     if step.verdict is Verdict.FAIL or step.step is None:
         _turn_back(rollout, lane, step.cause)
         return True
     if not _act(rollout, lane, step.step):
         return False
-    enter(lane, step.step)
+    enter(lane, step.step, step.cause)
     logger.info("rollout %d lane %d: %s", rollout_id, lane.number, step.step)
     if step.step in (Step.LOAD, Step.DRAIN, Step.DONE):
         go_on()
@@ -240,7 +262,18 @@ def _begin_lane_or_end(rollout_id: int) -> bool:
         return False
     is_forward = rollout.state == RolloutState.RUNNING
     goal = rollout.to_revision if is_forward else rollout.from_revision
-    replaced = next_to_replace(_members(rollout.pool), goal)
+    members = _members(rollout.pool)
+    replaced = next_to_replace(members, goal)
+    done = sum(member.revision == goal for member in members)
+    if (
+        replaced is not None
+        and is_forward
+        and pause_is_due(rollout.pause_after, done, rollout.pauses_taken)
+    ):
+        rollout.pauses_taken = done
+        rollout.save(update_fields=["pauses_taken"])
+        wait_for_person(rollout, f"{done} of {len(members)} replicas are replaced, as was asked")
+        return True
     if replaced is None:
         _end(rollout, goal, is_forward=is_forward)
         return True

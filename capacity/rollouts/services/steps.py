@@ -8,8 +8,8 @@ from django.utils import timezone
 
 from capacity.fleet.services import RECONCILE_POOLS
 from capacity.models import Pool, Replica, Rollout, RolloutLane, RolloutState, RolloutStep
-from capacity.rollouts.rules import COMMITTED, Step
-from console.audit.rules import Actor
+from capacity.rollouts.rules.lanes import COMMITTED, MOST_CAUSE_CHARS, Step
+from console.audit.rules import SYSTEM, Actor
 from console.audit.services import record
 from console.errors import NotFound
 from console.jobs.services import enqueue
@@ -92,6 +92,13 @@ def turn(rollout: Rollout, state: RolloutState, actor: Actor, *, reason: str = "
         },
     )
     go_on()
+
+
+def wait_for_person(rollout: Rollout, cause: str) -> None:
+    """Stand still until somebody resumes it, aborts it or rolls it back; `cause` says why."""
+    rollout.resumes_to = rollout.state
+    rollout.cause = cause[:MOST_CAUSE_CHARS]
+    turn(rollout, RolloutState.PAUSED, SYSTEM)
 
 
 def go_on() -> None:

@@ -13,7 +13,7 @@ from capacity.fleet import selectors as fleet_selectors
 from capacity.fleet import services as fleet
 from capacity.models import Artifact, Model, Pool, Replica, ReplicaChange, Rollout, RolloutLane
 from capacity.rollouts import services
-from capacity.rollouts.rules import LANE_STEPS
+from capacity.rollouts.rules.lanes import LANE_STEPS
 from capacity.rollouts.services import acts, machine
 from console.audit.rules import SYSTEM
 from console.errors import Conflict, InvalidInput, NotFound
@@ -129,7 +129,7 @@ def test_an_engine_that_completes_nothing_is_found_before_it_serves(
     rolling.make_pool(1)
     rollout_id = begin(spec={**SPEC, "faults": str(faults)})
     until_step(rollout_id, "probe")
-    monkeypatch.setattr("capacity.rollouts.rules.CHECK_LIMIT_S", 0.5)
+    monkeypatch.setattr("capacity.rollouts.rules.lanes.CHECK_LIMIT_S", 0.5)
     row = until(rollout_id, "rolled_back")
     assert "completes nothing" in row.cause
     assert not ReplicaChange.objects.filter(replica__name="p-1", after="ready").exists()
@@ -171,12 +171,12 @@ def test_a_way_back_that_fails_waits_for_a_person_and_can_be_taken_up_again(
     faults.write_text(json.dumps({"refuse_status": 500}))
     services.roll_back(rollout_id=rollout_id, actor=ANA, reason="wrong answers")
     until_step(rollout_id, "probe", lane=2)
-    monkeypatch.setattr("capacity.rollouts.rules.CHECK_LIMIT_S", 0.5)
+    monkeypatch.setattr("capacity.rollouts.rules.lanes.CHECK_LIMIT_S", 0.5)
     row = until(rollout_id, "failed")
     assert "completes nothing" in row.cause
     assert [one.lifecycle for one in live() if not one.is_retired] == ["ready"]
     faults.unlink()
-    monkeypatch.setattr("capacity.rollouts.rules.CHECK_LIMIT_S", 60)
+    monkeypatch.setattr("capacity.rollouts.rules.lanes.CHECK_LIMIT_S", 60)
     services.resume(rollout_id=rollout_id, actor=ANA)
     until(rollout_id, "rolled_back")
     settle(lambda: len(live()) == 1)

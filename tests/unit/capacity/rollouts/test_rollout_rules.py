@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capacity.drivers.base import Identity
-from capacity.rollouts.rules import (
+from capacity.rollouts.rules.judging import Bar, Finding, Judgement
+from capacity.rollouts.rules.lanes import (
     CHECK_LIMIT_S,
     LANE_STEPS,
     LaneView,
@@ -16,8 +17,11 @@ from capacity.rollouts.rules import (
     Verdict,
     advance,
     checked,
+    left_s,
     misfit,
     next_to_replace,
+    pause_is_due,
+    progress_ratio,
 )
 from routing.contracts.enums import ReplicaHealth, ReplicaLifecycle
 
@@ -44,7 +48,9 @@ def next_of(step: Step, new: NewReplica | None, age_s: float = 1.0, **fields: bo
         (Step.PROBE, WARMING, 1, Verdict.CHECK, None),
         (Step.PROBE, None, 1, Verdict.FAIL, None),
         (Step.WARM, READY, 59.9, Verdict.WAIT, None),
-        (Step.WARM, READY, 60, Verdict.GO, Step.SHIFT),
+        (Step.WARM, READY, 60, Verdict.GO, Step.JUDGE),
+        (Step.JUDGE, READY, 0, Verdict.GO, Step.SHIFT),
+        (Step.JUDGE, LOADING, 0, Verdict.FAIL, None),
         (Step.WARM, LOADING, 60, Verdict.FAIL, None),
         (Step.SHIFT, READY, 0, Verdict.GO, Step.DRAIN),
         (Step.DRAIN, READY, 5000, Verdict.WAIT, None),
@@ -55,6 +61,63 @@ def test_each_step_waits_goes_or_fails(step, new, age_s, verdict, to) -> None:
     found = next_of(step, new, age_s)
     assert (found.verdict, found.step) == (verdict, to)
     assert found.cause or found.verdict in (Verdict.GO, Verdict.CHECK)
+
+
+def judgement(finding: Finding) -> Judgement:
+    return Judgement(finding, f"it is {finding}")
+
+
+@pytest.mark.parametrize(
+    ("step", "finding", "age_s", "holds", "verdict", "to"),
+    [
+        # Errors end it at once, times to first output only where it is judged.
+        (Step.WARM, Finding.FAILING, 1, False, Verdict.FAIL, None),
+        (Step.WARM, Finding.SLOWER, 1, False, Verdict.WAIT, None),
+        (Step.WARM, Finding.FIT, 1, False, Verdict.WAIT, None),
+        (Step.WARM, Finding.FIT, 60, False, Verdict.GO, Step.JUDGE),
+        (Step.JUDGE, Finding.FAILING, 1, False, Verdict.FAIL, None),
+        (Step.JUDGE, Finding.SLOWER, 1, False, Verdict.FAIL, None),
+        (Step.JUDGE, Finding.FIT, 0, False, Verdict.GO, Step.SHIFT),
+        (Step.JUDGE, Finding.TOO_FEW, 29.9, True, Verdict.WAIT, None),
+        (Step.JUDGE, Finding.TOO_FEW, 30, True, Verdict.HOLD, None),
+        (Step.JUDGE, Finding.TOO_FEW, 30, False, Verdict.GO, Step.SHIFT),
+    ],
+)
+def test_a_judgement_decides_whether_the_old_one_goes(
+    step, finding, age_s, holds, verdict, to
+) -> None:
+    limits = Limits(load_s=100, warm_s=60, bar=Bar(limit_s=30, holds_on_too_few=holds))
+    lane = LaneView(step, 1000.0, READY, judgement=judgement(finding))
+    found = advance(lane, limits, 1000.0 + age_s)
+    assert (found.verdict, found.step) == (verdict, to)
+    if step is Step.JUDGE:
+        assert f"it is {finding}" in found.cause
+    if (finding, verdict) == (Finding.TOO_FEW, Verdict.GO):
+        assert found.cause.startswith("not judged")
+
+
+def test_a_person_is_waited_for_once_at_each_point() -> None:
+    taken, stops = 0, []
+    for replaced in (0, 1, 1, 2, 3, 3, 4):
+        if pause_is_due([1, 3], replaced, taken):
+            stops.append(replaced)
+            taken = replaced
+    assert stops == [1, 3]
+
+
+def test_progress_never_falls_and_ends_at_one() -> None:
+    seen = [
+        progress_ratio(2, replaced, step) for replaced in (0, 1) for step in LANE_STEPS[:-1]
+    ] + [progress_ratio(2, 2, None)]
+    assert seen == sorted(seen)
+    assert (seen[0], seen[-1]) == (0.0, 1.0)
+    assert progress_ratio(0, 0, None) == 0.0
+
+
+def test_time_left_counts_what_the_open_lane_has_behind_it() -> None:
+    assert left_s(3, 100.0, 40.0) == 260.0
+    assert left_s(3, 100.0, 500.0) == 200.0  # slower than the last ones: the rest is still to come
+    assert left_s(0, 100.0, 0.0) == 0.0
 
 
 def test_a_drained_lane_is_done() -> None:
@@ -77,6 +140,7 @@ def test_only_hung_or_lost_stops_one_that_warms_up(health) -> None:
     found = next_of(Step.WARM, new, 61)
     is_bad = health in (ReplicaHealth.HUNG, ReplicaHealth.LOST)
     assert found.verdict is (Verdict.FAIL if is_bad else Verdict.GO)
+    assert next_of(Step.JUDGE, new, 61).verdict is found.verdict
 
 
 def test_a_clock_set_back_makes_nothing_late() -> None:

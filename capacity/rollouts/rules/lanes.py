@@ -2,8 +2,9 @@
 
 A lane replaces one replica: `surge` (one more replica is wanted) -> `load` (its engine starts) ->
 `identify` (it serves what was asked for) -> `probe` (it completes a token) -> `warm` (it takes work
-while its share rises) -> `shift` (the old one takes nothing new) -> `drain` (the old one finishes)
--> `done`. What breaks before `shift` costs nothing but the new replica: the rollout turns back.
+while its share rises) -> `judge` (it does no worse than the old ones did over the same time) ->
+`shift` (the old one takes nothing new) -> `drain` (the old one finishes) -> `done`. What breaks
+before `shift` costs nothing but the new replica: the rollout turns back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from capacity.drivers.base import Identity
+from capacity.rollouts.rules.judging import NOT_JUDGED, Bar, Finding, Judgement
 from routing.contracts.enums import ReplicaHealth, ReplicaLifecycle
 
 CHECK_LIMIT_S = 60.0  # a fresh engine that neither says what it is nor completes a token is broken
@@ -19,6 +21,8 @@ DEFAULT_WARM_S = 60  # as long as gateways ramp a new replica up
 DEFAULT_DRAIN_LIMIT_S = 60
 LEAST_LOAD_LIMIT_S = 5
 MOST_S = 3600  # of each of these
+MOST_PAUSES = 20
+MOST_PAUSE = 600  # as many replicas as a page shows of a rollout
 MOST_CAUSE_CHARS = 400  # as its column
 UNHEALTHY = (ReplicaHealth.HUNG, ReplicaHealth.LOST)
 
@@ -31,6 +35,7 @@ class Step(StrEnum):
     IDENTIFY = "identify"
     PROBE = "probe"
     WARM = "warm"
+    JUDGE = "judge"
     SHIFT = "shift"
     DRAIN = "drain"
     DONE = "done"
@@ -51,15 +56,17 @@ class Verdict(StrEnum):
     WAIT = "wait"
     CHECK = "check"  # ask the engine, then `checked`
     GO = "go"
+    HOLD = "hold"  # a person decides
     FAIL = "fail"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times of a rollout in seconds."""
+    """Times of a rollout in seconds, and what its new replicas are judged by."""
 
     load_s: float = DEFAULT_LOAD_LIMIT_S
     warm_s: float = DEFAULT_WARM_S
+    bar: Bar = NOT_JUDGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +82,24 @@ class NewReplica:
 
 @dataclass(frozen=True, slots=True)
 class LaneView:
-    """A lane: its step, since when, its new replica (None before `surge`), whether the old left."""
+    """A lane: its step, since when, its new replica (None before `surge`), whether the old left.
+
+    `judgement` compares the new one with the old ones; None where nothing is to be judged.
+    """
 
     step: Step
     since_s: float
     new: NewReplica | None = None
     is_old_gone: bool = False
+    judgement: Judgement | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The verdict; `step` is where to go with `GO`, `cause` why it failed or what it waits for."""
+    """The verdict; `step` is where to go with `GO`.
+
+    `cause` says why it failed, holds or goes on unjudged, or what it waits for.
+    """
 
     verdict: Verdict
     step: Step | None = None
@@ -112,14 +126,14 @@ def advance(lane: LaneView, limits: Limits, now_s: float) -> Next:
         return _fail("the new replica is gone")
     if lane.new.lifecycle is ReplicaLifecycle.FAILED or lane.new.failures:
         return _fail(lane.new.cause or "its engine failed")
-    return _new_one(lane.step, lane.new, max(0.0, now_s - lane.since_s), limits)
+    return _new_one(lane, lane.new, max(0.0, now_s - lane.since_s), limits)
 
 
-def _new_one(step: Step, new: NewReplica, age_s: float, limits: Limits) -> Next:
-    if step is Step.LOAD:
+def _new_one(lane: LaneView, new: NewReplica, age_s: float, limits: Limits) -> Next:
+    if lane.step is Step.LOAD:
         return _load(new, age_s, limits)
-    if step is Step.WARM:
-        return _warm(new, age_s, limits)
+    if lane.step in (Step.WARM, Step.JUDGE):
+        return _serving(lane, new, age_s, limits)
     if new.lifecycle is not ReplicaLifecycle.WARMING:
         return _fail(f"it became {new.lifecycle} before its checks: {new.cause}")
     return Next(Verdict.CHECK)
@@ -133,14 +147,33 @@ def _load(new: NewReplica, age_s: float, limits: Limits) -> Next:
     return _wait(f"its engine loads, {limits.load_s:.0f} s at most")
 
 
-def _warm(new: NewReplica, age_s: float, limits: Limits) -> Next:
+def _serving(lane: LaneView, new: NewReplica, age_s: float, limits: Limits) -> Next:
     if new.lifecycle is not ReplicaLifecycle.READY:
         return _fail(f"it became {new.lifecycle} while it warmed up: {new.cause}")
     if new.health in UNHEALTHY:
         return _fail(f"it is {new.health} while it warms up: {new.health_reason}")
-    if age_s < limits.warm_s:
-        return _wait(f"its share rises for {limits.warm_s:.0f} s")
-    return _go(Step.SHIFT)
+    found = lane.judgement
+    if found is not None and found.finding is Finding.FAILING:
+        return _fail(found.words)  # at once: nothing is gained by more failed requests
+    if lane.step is Step.WARM:
+        if age_s < limits.warm_s:
+            return _wait(f"its share rises for {limits.warm_s:.0f} s")
+        return _go(Step.JUDGE)
+    return _judged(found, age_s, limits.bar)
+
+
+def _judged(found: Judgement | None, age_s: float, bar: Bar) -> Next:
+    if found is None:
+        return _go(Step.SHIFT)
+    if found.finding is Finding.SLOWER:
+        return _fail(found.words)
+    if found.finding is Finding.TOO_FEW:
+        if age_s < bar.limit_s:
+            return _wait(f"{found.words}; at most {bar.limit_s:.0f} s")
+        if bar.holds_on_too_few:
+            return Next(Verdict.HOLD, cause=found.words[:MOST_CAUSE_CHARS])
+        return Next(Verdict.GO, Step.SHIFT, f"not judged: {found.words}"[:MOST_CAUSE_CHARS])
+    return Next(Verdict.GO, Step.SHIFT, found.words[:MOST_CAUSE_CHARS])
 
 
 def checked(step: Step, found: str, *, is_answer: bool, age_s: float) -> Next:
@@ -183,6 +216,24 @@ def next_to_replace(members: Sequence[Member], revision: int) -> Member | None:
     """
     left = [member for member in members if member.revision != revision]
     return min(left, key=lambda member: (member.is_ready, member.ordinal), default=None)
+
+
+def pause_is_due(pause_after: Sequence[int], replaced: int, taken: int) -> bool:
+    """Whether a person is waited for now. `taken`: the largest number where that has been done."""
+    return replaced > taken and replaced in pause_after
+
+
+def progress_ratio(replicas: int, replaced: int, step: Step | None) -> float:
+    """Share of the way: replicas replaced, and the steps that the open lane has behind it."""
+    if replicas <= 0:
+        return 0.0
+    part = LANE_STEPS.index(step) / (len(LANE_STEPS) - 1) if step in LANE_STEPS else 0.0
+    return max(0.0, min(1.0, (replaced + part) / replicas))
+
+
+def left_s(lanes_left: int, lane_s: float, in_lane_s: float) -> float:
+    """Seconds until the end: `lanes_left`, the open one among them, at `lane_s` each."""
+    return max(0.0, lanes_left * lane_s - min(in_lane_s, lane_s))
 
 
 def _go(step: Step) -> Next:

@@ -1,0 +1,46 @@
+"""How each replica fared of late, from the collector's five-second sums. Unknown is None."""
+
+import logging
+from collections.abc import Collection
+from typing import cast
+
+import msgspec
+from redis.exceptions import RedisError
+
+from console.web.store import store
+from routing.store import keys
+from telemetry.stats.sketch import SketchError
+from telemetry.stats.tries import Tries, decode_tries, spans_of
+
+logger = logging.getLogger(__name__)
+
+MAX_REPLICAS = 600  # of one question; more than a pool has
+
+
+def tries_of(replicas: Collection[str], *, since_ms: int, until_ms: int) -> dict[str, Tries] | None:
+    """Sums of the named replicas in `[since_ms, until_ms)` (Unix ms), one round trip.
+
+    Only whole spans of five seconds count, from a second after `since_ms` on, and at most the last
+    half hour. A replica without requests has an empty sum; None while the store is away.
+    """
+    names = sorted(replicas)[:MAX_REPLICAS]
+    found = {name: Tries() for name in names}
+    if not names:
+        return found
+    try:
+        pipe = store().pipeline(transaction=False)
+        for span in spans_of(since_ms, until_ms):
+            pipe.hmget(keys.replica_span(span), names)
+        rows = cast("list[list[bytes | None]]", pipe.execute())
+    except RedisError as error:
+        logger.info("replicas' requests not read, the store is away: %s", error)
+        return None
+    for values in rows:
+        for name, raw in zip(names, values, strict=True):
+            if raw is None:
+                continue
+            try:
+                found[name].merge(decode_tries(raw))
+            except (msgspec.MsgspecError, SketchError):
+                logger.warning("unreadable sums of replica %s left out", name)
+    return found
