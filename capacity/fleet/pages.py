@@ -4,10 +4,12 @@ from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils import timezone
 
 from capacity.fleet.grid import is_fresh, sums_of
 from capacity.fleet.selectors import capacity_limits, fleet_page, pool_detail
 from capacity.fleet.services import set_capacity_limit
+from capacity.fleet.traffic import traffic_of
 from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
 from console.errors import DomainError
@@ -36,6 +38,9 @@ REPLICA_COLUMNS = (
     Column("State", meaning="Lifecycle, or health when it is not ok"),
     Column("Since"),
     Column("Cause"),
+    number(
+        "Share", meaning="Of the pool's requests in the last minute, and what slow start allows"
+    ),
     number("KV", "%"),
     number("KV free", "tok"),
     number("Running"),
@@ -72,6 +77,7 @@ def pool(request: HttpRequest, name: str) -> HttpResponseBase:
     require(request.user, Permission.VIEW_ALL)
     detail = pool_detail(name)
     row = sums_of(detail.pool)
+    traffic = traffic_of(detail.pool.replicas, timezone.now())
     beyond = len(detail.pool.replicas) - detail.pool.ready_replicas
     context = {
         "detail": detail,
@@ -80,7 +86,11 @@ def pool(request: HttpRequest, name: str) -> HttpResponseBase:
         "row": row,
         "fresh_words": f"over {row.fresh} of {len(detail.pool.replicas)} replicas",
         "replicas": [
-            {"replica": replica, "is_stale": not is_fresh(replica)}
+            {
+                "replica": replica,
+                "is_stale": not is_fresh(replica),
+                "traffic": traffic[replica.name],
+            }
             for replica in detail.pool.replicas
         ],
         "columns": REPLICA_COLUMNS,

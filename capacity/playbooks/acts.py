@@ -4,10 +4,10 @@ A dry run records the same acts and sets no override.
 """
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from capacity.models import Playbook, PlaybookAct, PlaybookRun
+from capacity.models import Playbook, PlaybookAct, PlaybookMode, PlaybookRun
 from capacity.playbooks.rules import Document, measure_words, wanted
 from capacity.playbooks.signals import Reading
 from console.audit.rules import Actor
@@ -17,6 +17,7 @@ from routing.overrides.rules import MIN_HOLD_S
 from routing.overrides.services import apply_override, hold_longer, lift_override
 
 MAX_SAMPLES: Final = 1500  # two hours of evaluations; a longer run keeps the newest
+ASK_FOR: Final = timedelta(minutes=10)  # a run that asks first waits so long for a person
 Effect = dict[str, Any]
 
 
@@ -60,17 +61,7 @@ def _engage(scene: Scene, act: Act) -> None:
     words = [measure_words(one, document, reading.target) for one in step.measures]
     ids: list[int | None] = [None] * len(words)
     if not run.is_dry_run:
-        ids = [
-            apply_override(
-                wanted=wanted(measure, document, reading.target),
-                hold_s=max(act.ends_s - scene.now_s, MIN_HOLD_S),
-                reason=step.reason,
-                actor=scene.actor,
-                source=_source(scene.playbook),
-                run_id=run.pk,
-            ).id
-            for measure in step.measures
-        ]
+        ids = _set(scene, run, act.step, act.ends_s)
     PlaybookAct.objects.create(
         run=run,
         step=act.step,
@@ -85,13 +76,45 @@ def _engage(scene: Scene, act: Act) -> None:
     _audit(scene, run, "playbook.engage", step.title, {"value": reading.value, "acts": words})
 
 
+def _set(scene: Scene, run: PlaybookRun, step: int, ends_s: float) -> list[int | None]:
+    """Set a step's overrides until `ends_s` (Unix seconds); their ids."""
+    document = scene.document
+    return [
+        apply_override(
+            wanted=wanted(measure, document, scene.reading.target),
+            hold_s=max(ends_s - scene.now_s, MIN_HOLD_S),
+            reason=document.steps[step].reason,
+            actor=scene.actor,
+            source=_source(scene.playbook),
+            run_id=run.pk,
+        ).id
+        for measure in document.steps[step].measures
+    ]
+
+
+def approve(scene: Scene, run: PlaybookRun, ends_s: float) -> None:
+    """Do now what a run that asked first has proposed and still holds."""
+    for row in run.acts.filter(undone_at=None).order_by("step"):
+        ids = _set(scene, run, row.step, ends_s)
+        row.overrides = [
+            {**one, "id": number} for number, one in zip(ids, row.overrides, strict=True)
+        ]
+        row.at, row.before, row.after = scene.now, scene.effect, scene.effect
+        row.save(update_fields=["overrides", "at", "before", "after"])
+    run.is_dry_run = False
+    run.approved_at, run.approved_by = scene.now, scene.actor.label[:150]
+    run.save(update_fields=["is_dry_run", "approved_at", "approved_by"])
+    _audit(scene, run, "playbook.approve", scene.document.title, {"depth": run.depth})
+
+
 def _begin(scene: Scene) -> PlaybookRun:
     reading = scene.reading
     value = reading.value or 0.0
     scene.run = PlaybookRun.objects.create(
         playbook=scene.playbook,
         version=scene.playbook.version,
-        is_dry_run=scene.playbook.mode != "armed",
+        is_dry_run=scene.playbook.mode != PlaybookMode.ARMED,
+        asked_until=scene.now + ASK_FOR if scene.playbook.mode == PlaybookMode.ASK else None,
         subject=reading.subject,
         label=reading.label,
         started_at=scene.now,

@@ -41,7 +41,7 @@ class ChangedPlaybookSerializer(PlaybookSerializer):
 
 
 class PlaybookRunSerializer(OutSerializer):
-    """A run: `acting`, `watching` (a dry run) or `ended`."""
+    """A run: `acting`, `watching` (a dry run), `asking` (until `asked_until`) or `ended`."""
 
     id = serializers.IntegerField()
     playbook = serializers.CharField()
@@ -57,6 +57,8 @@ class PlaybookRunSerializer(OutSerializer):
     start_value = serializers.FloatField()
     peak_value = serializers.FloatField()
     last_value = serializers.FloatField(allow_null=True)
+    asked_until = InstantField(allow_null=True)
+    approved_by = serializers.CharField()
 
 
 class ChangedPlaybookRunSerializer(PlaybookRunSerializer):
@@ -88,7 +90,7 @@ class PlaybookRunDetailSerializer(OutSerializer):
 
 
 class PlaybookModeRequest(StrictSerializer):
-    """Off, dry run or armed."""
+    """Off, dry run, ask first or armed."""
 
     mode = serializers.ChoiceField(choices=PlaybookMode.values)
     reason = StrictText(max_length=300, required=False, default="", allow_blank=True)
@@ -219,4 +221,20 @@ class UndoRun(Endpoint):
         view, changed = services.undo_run(
             run_id=run_id, actor=actor_of(self.user), reason=asked["reason"]
         )
+        return Response({**PlaybookRunSerializer(view).data, "changed": changed})
+
+
+class ApproveRun(Endpoint):
+    """Let a run that asks first act."""
+
+    @endpoint(
+        operation_id="playbook_runs_approve",
+        answer=ChangedPlaybookRunSerializer,
+        summary="Approve a run that asks first",
+    )
+    def post(self, request: Request, name: str, run_id: int) -> Response:
+        """It does what it has proposed, and goes on by itself until its signal ends."""
+        require(self.user, Permission.PLAYBOOK_ARM)
+        selectors.run(run_id, name=name)
+        view, changed = services.approve_run(run_id=run_id, actor=actor_of(self.user))
         return Response({**PlaybookRunSerializer(view).data, "changed": changed})

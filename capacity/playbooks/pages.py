@@ -17,10 +17,10 @@ from capacity.playbooks.selectors import playbook as one_playbook
 from capacity.playbooks.selectors import playbooks as listed_playbooks
 from capacity.playbooks.selectors import run as one_run
 from capacity.playbooks.selectors import runs as listed_runs
-from capacity.playbooks.services import set_mode, undo_run
+from capacity.playbooks.services import approve_run, set_mode, undo_run
 from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
-from console.errors import DomainError
+from console.errors import Conflict, DomainError
 from console.web.forms import TypedConfirmation
 from console.web.htmx import render
 from console.web.keyset import parse_id
@@ -29,7 +29,11 @@ from console.web.views import page
 
 PLAYBOOK_COLUMNS = (
     Column("Playbook"),
-    Column("Mode", meaning="A dry run decides and records the same, and touches nothing"),
+    Column(
+        "Mode",
+        meaning="A dry run decides and records the same, and touches nothing; one that asks first "
+        "as well, until a person approves",
+    ),
     Column("Watches"),
     Column("Steps"),
     number("Active runs"),
@@ -128,6 +132,7 @@ def playbook_run(request: HttpRequest, name: str, run_id: int) -> HttpResponseBa
         "samples": _samples(detail),
         "acts": [{"act": act, "effects": _effects(act)} for act in detail.acts],
         "may_undo": can(request.user, Permission.ACT) and detail.run.ended_at is None,
+        "may_approve": can(request.user, Permission.PLAYBOOK_ARM),
         "is_over": detail.run.ended_at is not None,
     }
     return render(request, "capacity/playbook_run.html", "live", context)
@@ -144,6 +149,21 @@ def undo(request: HttpRequest, name: str, run_id: int) -> HttpResponseBase:
         messages.success(request, text, "ok")
     else:
         messages.warning(request, "The run had ended already: nothing was changed.", "warn")
+    return redirect("playbook_run", name=name, run_id=run_id)
+
+
+@page("POST")
+def approve(request: HttpRequest, name: str, run_id: int) -> HttpResponseBase:
+    """Let a run that asks first do what it proposes."""
+    require(request.user, Permission.PLAYBOOK_ARM)
+    one_run(run_id, name=name)
+    try:
+        _, changed = approve_run(run_id=run_id, actor=acting(request))
+    except Conflict as error:
+        messages.warning(request, f"{error.message} {error.hint}".strip(), "warn")
+    else:
+        text = "Approved: it acts until its signal ends." if changed else "It was approved before."
+        messages.success(request, text, "ok")
     return redirect("playbook_run", name=name, run_id=run_id)
 
 

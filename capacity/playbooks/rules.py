@@ -1,5 +1,6 @@
-"""The playbook document: its form, its checks, the two that are shipped, and what is lost."""
+"""The playbook document: its form, its checks, those that are shipped, and what a signal is."""
 
+import math
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, Final
@@ -10,6 +11,7 @@ from routing.contracts.enums import ReplicaHealth, ReplicaLifecycle, WorkClass
 from routing.contracts.override import CLASS_KINDS, TENANT_KINDS, OverrideKind
 from routing.decision.playbook import Measure, Rule, Signal, Step, Timing
 from routing.overrides.rules import Fault, Wanted, fault_of, words_of
+from telemetry.stats.burn import MIN_BAD
 
 MAX_STEPS: Final = 8
 MAX_MEASURES: Final = 8
@@ -28,8 +30,17 @@ _RANGES_S: Final = {
 UNITS: Final = {
     Signal.TENANT_INPUT_RATIO: "times its usual input rate",
     Signal.POOL_LOST_RATIO: "of its replicas lost (0 to 1)",
+    Signal.POOL_QUEUE_S: "s of queue wait in its engines, p95",
+    Signal.POOL_KV_RATIO: "of its KV in use (0 to 1)",
+    Signal.OBJECTIVE_BURN: "times the allowed burn",
 }
-SUBJECTS: Final = {Signal.TENANT_INPUT_RATIO: "tenant", Signal.POOL_LOST_RATIO: "pool"}
+SUBJECTS: Final = {
+    Signal.TENANT_INPUT_RATIO: "tenant",
+    Signal.POOL_LOST_RATIO: "pool",
+    Signal.POOL_QUEUE_S: "pool",
+    Signal.POOL_KV_RATIO: "pool",
+    Signal.OBJECTIVE_BURN: "objective",
+}
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +68,7 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_about_tenants(self) -> bool:
-        """Whether its subjects are tenants; else they are pools."""
+        """Whether its subjects are tenants; else measures are about classes of a model."""
         return self.signal is Signal.TENANT_INPUT_RATIO
 
 
@@ -142,7 +153,7 @@ def _measure_fault(path: str, measure: Measure, document: Document) -> Fault | N
 
 
 def wanted(measure: Measure, document: Document, target: str) -> Wanted:
-    """The override of a measure; `target` is the tenant's slug, or the model of the pool."""
+    """The override of a measure; `target` is the tenant's slug, or a model (empty: of any)."""
     return Wanted(
         kind=measure.kind,
         tenant=target if document.is_about_tenants else "",
@@ -153,10 +164,11 @@ def wanted(measure: Measure, document: Document, target: str) -> Wanted:
     )
 
 
-def measure_words(measure: Measure, document: Document, target: str = "") -> str:
+def measure_words(measure: Measure, document: Document, target: str | None = None) -> str:
     """A measure in one line; without a target as the document says it."""
-    shown = target or ("" if document.is_about_tenants else "the pool's model")
-    return words_of(wanted(measure, document, shown))
+    if target is None:
+        target = "" if document.is_about_tenants else f"the {SUBJECTS[document.signal]}'s model"
+    return words_of(wanted(measure, document, target))
 
 
 def lost_ratio(replicas: Iterable[tuple[str, int, ReplicaHealth | None]], desired: int) -> float:
@@ -177,6 +189,34 @@ def lost_ratio(replicas: Iterable[tuple[str, int, ReplicaHealth | None]], desire
     return min(lost, max(0, desired - serving)) / desired
 
 
+def queue_s(waits: Iterable[tuple[int | None, float | None]]) -> float | None:
+    """Seconds of queue wait over a pool's engines, the 95th percentile (nearest rank).
+
+    Each is (requests waiting, mean wait of those that began in the last second). An engine that
+    nothing waits in and that began none adds 0; one that holds a queue and began none is unknown.
+    None when nothing is known.
+    """
+    known = sorted(
+        0.0 if wait_s is None else wait_s
+        for waiting, wait_s in waits
+        if wait_s is not None or waiting == 0
+    )
+    return known[math.ceil(0.95 * len(known)) - 1] if known else None
+
+
+def kv_ratio(ratios: Iterable[float | None]) -> float | None:
+    """KV occupancy of a pool: the mean over the engines that say it, None when none does."""
+    known = [ratio for ratio in ratios if ratio is not None]
+    return sum(known) / len(known) if known else None
+
+
+def burn_now(hour: float | None, five_min: float | None, bad: int) -> float | None:
+    """How fast a budget burns: both windows must agree; none while too few requests are bad."""
+    if hour is None:
+        return None
+    return min(hour, five_min or 0.0) if bad >= MIN_BAD else 0.0
+
+
 def _is_lost(lifecycle: str, failures: int, health: ReplicaHealth | None) -> bool:
     if lifecycle == ReplicaLifecycle.READY:
         return health in (ReplicaHealth.LOST, ReplicaHealth.HUNG)
@@ -187,6 +227,7 @@ def _is_lost(lifecycle: str, failures: int, health: ReplicaHealth | None) -> boo
 
 _SHEDDABLE = (WorkClass.STANDARD, WorkClass.BATCH)
 _REDUCED = "Capacity is reduced for the moment."
+_BUSY = "The engines are busy: requests wait for them."
 SHIPPED: Final = {
     "noisy-tenant": Document(
         title="Noisy tenant",
@@ -234,6 +275,29 @@ SHIPPED: Final = {
                 0.4,
                 _REDUCED,
                 (Measure(OverrideKind.SHED, WorkClass.STANDARD, admitted_ratio=0.5),),
+            ),
+        ),
+    ),
+    "queue-grows": Document(
+        title="Queue grows",
+        signal=Signal.POOL_QUEUE_S,
+        timing=Timing(
+            enter_for_s=10, leave_for_s=60, up_every_s=15, down_every_s=60, cooldown_s=60
+        ),
+        steps=(
+            Step(
+                "Cap output of sheddable classes",
+                1.0,
+                0.3,
+                _BUSY,
+                tuple(Measure(OverrideKind.OUTPUT_CAP, name, amount=1024) for name in _SHEDDABLE),
+            ),
+            Step(
+                "Pause batch",
+                2.0,
+                0.8,
+                _BUSY,
+                (Measure(OverrideKind.PAUSE, WorkClass.BATCH),),
             ),
         ),
     ),

@@ -50,7 +50,7 @@ class PlaybookView:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run in a list. `state` is `acting`, `watching` (a dry run) or `ended`."""
+    """A run in a list. `state` is `acting`, `watching` (a dry run), `asking` or `ended`."""
 
     id: int
     playbook: str
@@ -67,6 +67,8 @@ class RunView:
     start_value: float
     peak_value: float
     last_value: float | None
+    asked_until: datetime | None = None
+    approved_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,9 @@ def steps_of(document: Document) -> tuple[StepView, ...]:
 
 def run_view(row: PlaybookRun) -> RunView:
     """A run as lists show it. Reads the run's playbook."""
-    state = "watching" if row.is_dry_run else "acting"
+    state = "acting"
+    if row.is_dry_run:
+        state = "watching" if row.asked_until is None else "asking"
     return RunView(
         id=row.pk,
         playbook=row.playbook.name,
@@ -209,6 +213,8 @@ def run_view(row: PlaybookRun) -> RunView:
         start_value=row.start_value,
         peak_value=row.peak_value,
         last_value=row.last_value,
+        asked_until=row.asked_until,
+        approved_by=row.approved_by,
     )
 
 

@@ -15,7 +15,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from capacity.models import Playbook, PlaybookMode, PlaybookRun, PlaybookVersion, PlaybookWatch
-from capacity.playbooks.acts import Effect, Scene, carry_out
+from capacity.playbooks.acts import Effect, Scene, approve, carry_out
 from capacity.playbooks.rules import SHIPPED, Document, read, to_plain
 from capacity.playbooks.selectors import (
     MAX_PLAYBOOKS,
@@ -89,11 +89,24 @@ def _evaluate(name: str, effect: Effect) -> tuple[int, int] | None:
         state = _state(watch)
         actor = Actor(user_id=None, label=f"playbook:{row.name}")
         scene = Scene(row, document, reading, effect, now, actor, running.get(reading.subject))
-        following, done = step(document.rule, state, reading.value, scene.now_s)
+        if _is_overdue(scene.run, now):
+            why = "Nobody approved it in time."
+            following, done = stop(
+                document.rule, state, scene.now_s, why, quiet_s=AFTER_UNDO_QUIET_S
+            )
+        else:
+            following, done = step(document.rule, state, reading.value, scene.now_s)
         carry_out(scene, done)
         _remember(row, reading, watch, following, scene.now_s)
         acts += len(done)
     return len(looked), acts
+
+
+def _is_overdue(run: PlaybookRun | None, now: datetime) -> bool:
+    """Whether a run that asks first was left without an answer."""
+    if run is None or run.asked_until is None or run.approved_at is not None:
+        return False
+    return now >= run.asked_until
 
 
 def _is_high(reading: Reading, level: float) -> bool:
@@ -237,6 +250,38 @@ def undo_run(*, run_id: int, actor: Actor, reason: str = "") -> tuple[RunView, b
         return run_view(run), False
     why = f"{actor.label} undid it" + (f": {reason}" if reason else ".")
     _stop(row, run, actor, why, quiet_s=AFTER_UNDO_QUIET_S)
+    return run_view(run), True
+
+
+@transaction.atomic
+def approve_run(*, run_id: int, actor: Actor) -> tuple[RunView, bool]:
+    """Let a run that asks first do what it proposes; the run, and whether this act did it.
+
+    Raises `NotFound`, or `Conflict` when it did not ask, has ended, or its time is over.
+    """
+    run = PlaybookRun.objects.select_related("playbook").filter(pk=run_id).first()
+    if run is None:
+        raise NotFound("No such run.")
+    row = _locked(run.playbook.name)
+    run.refresh_from_db()
+    now = timezone.now()
+    if run.approved_at is not None:
+        return run_view(run), False
+    if run.asked_until is None or run.ended_at is not None or now >= run.asked_until:
+        raise Conflict(
+            "It has ended." if run.ended_at else "It asks nobody (any more).",
+            code="run_not_asking",
+            hint="A playbook in the mode `ask` proposes again when its signal is back.",
+        )
+    document = _document(row)
+    watches = {one.subject: one for one in row.watches.filter(subject=run.subject)}
+    watched = _watched(row, document, watches, {run.subject: run}, now)
+    reading = readings(document, watched, now).get(run.subject)
+    state = _state(watches.get(run.subject))
+    if reading is None or not state.depth:
+        raise Conflict("Nothing is proposed now.", code="run_not_asking")
+    scene = Scene(row, document, reading, effect_now(), now, actor, run)
+    approve(scene, run, max(state.ends_s, scene.now_s))
     return run_view(run), True
 
 

@@ -8,14 +8,18 @@ from django.db.models import Max, Q
 
 from capacity.fleet.rules import ranked
 from capacity.models import Pool, Replica, ReplicaChange
-from capacity.playbooks.rules import Document, lost_ratio
+from capacity.playbooks.rules import Document, burn_now, kv_ratio, lost_ratio, queue_s
 from console.web.live_state import pool_states
 from routing.contracts.enums import ReplicaHealth, ReplicaLifecycle
+from routing.decision.playbook import Signal
 from telemetry.slices.signals import Spans, figures, offered_by_tenant, usual_offers
+from telemetry.slos.selectors import objectives, states
+from telemetry.stats.burn import burn
 from tenants.directory.selectors import slugs_of
 
 MAX_SUBJECTS = 50  # of one playbook at a time: the largest offers, or any pools
 MAX_POOLS = 2000
+SHORT_MIN = 5  # the short window of the hour's alarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,11 @@ def readings(document: Document, watched: Watched, now: datetime) -> dict[str, R
     """By subject: everything watched, and what might begin now."""
     if document.is_about_tenants:
         return _tenants(document, watched, now)
-    return _pools(watched.labels.keys())
+    if document.signal is Signal.OBJECTIVE_BURN:
+        return _objectives(watched.labels, now)
+    if document.signal is Signal.POOL_LOST_RATIO:
+        return _lost_pools(watched.labels.keys())
+    return _loaded_pools(document.signal, watched.labels.keys())
 
 
 def _tenants(document: Document, watched: Watched, now: datetime) -> dict[str, Reading]:
@@ -91,12 +99,45 @@ def _multiple(rate: float, baseline: float | None, least: float) -> float | None
     return rate / baseline if baseline else None
 
 
-def _pools(watched: Collection[str]) -> dict[str, Reading]:
-    pools = list(
-        Pool.objects.filter(desired_replicas__gt=0)
-        .select_related("model")
-        .order_by("name")[:MAX_POOLS]
-    )
+def _objectives(watched: Mapping[str, str], now: datetime) -> dict[str, Reading]:
+    """An objective that is gone burns nothing any more."""
+    found = {subject: Reading(subject, label, "", 0.0) for subject, label in watched.items()}
+    for state in states(objectives(), now=now):
+        one = state.objective
+        subject = str(one.id)
+        five_min = burn(state.windows[SHORT_MIN], one.target_ratio)
+        value = burn_now(state.burn_1h, five_min, state.windows[60].bad)
+        found[subject] = Reading(subject, one.label, one.model, value)
+    return found
+
+
+def _wanted_pools() -> list[Pool]:
+    rows = Pool.objects.filter(desired_replicas__gt=0).select_related("model")
+    return list(rows.order_by("name")[:MAX_POOLS])
+
+
+def _loaded_pools(signal: Signal, watched: Collection[str]) -> dict[str, Reading]:
+    """Load of every pool, over its engines with a fresh report; unknown without any."""
+    pools = _wanted_pools()
+    seen = pool_states([pool.name for pool in pools]) or {}
+    found = {name: Reading(name, name, "", 0.0) for name in watched}  # gone: nothing waits there
+    for pool in pools:
+        live = seen.get(pool.name)
+        fresh = [
+            state
+            for state in (live.state.endpoints if live is not None and not live.is_stale else ())
+            if state.health is ReplicaHealth.OK
+        ]
+        if signal is Signal.POOL_QUEUE_S:
+            value = queue_s((state.waiting, state.queue_mean_s) for state in fresh)
+        else:
+            value = kv_ratio(state.kv_usage_ratio for state in fresh)
+        found[pool.name] = Reading(pool.name, pool.name, pool.model.name, value)
+    return found
+
+
+def _lost_pools(watched: Collection[str]) -> dict[str, Reading]:
+    pools = _wanted_pools()
     replicas = _counted_on(pools)
     seen = pool_states([pool.name for pool in pools]) or {}
     found = {

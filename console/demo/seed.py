@@ -15,7 +15,6 @@ from django.utils import timezone
 from capacity.fleet.services import create_domain, create_model, create_pool, create_region
 from capacity.forecasts.imports import import_table
 from capacity.forecasts.services import ask_run
-from capacity.playbooks.rules import SHIPPED
 from capacity.playbooks.services import ensure_shipped, set_mode
 from console.audit.rules import Actor
 from console.demo.pools import POOLS
@@ -75,7 +74,7 @@ def seed_demo(credentials: dict[str, Any]) -> dict[str, Any]:
     if live(POLICY) is None:
         publish(policy=POLICY, document=DOCUMENT, base=None, note="demo policy", actor=ACTOR)
     ensure_shipped()
-    for playbook in SHIPPED:
+    for playbook in ("noisy-tenant", "capacity-lost"):
         set_mode(name=playbook, mode="armed", actor=ACTOR, reason="demo")
     push_snapshot()
     _demand_elsewhere()

@@ -81,11 +81,13 @@ def of_runs(runs: Iterable[RunView]) -> list[Strip]:
     strips = []
     for one in runs:
         is_acting = one.state == "acting"
-        does = "acts on" if is_acting else "would act on"
+        is_asking = one.state == "asking"
+        does = "acts on" if is_acting else "asks to act on" if is_asking else "would act on"
         url = reverse("playbook_run", kwargs={"name": one.playbook, "run_id": one.id})
         since = f"{one.started_at:%H:%M} UTC"
         text = f"Playbook {one.playbook} {does} {one.label} since {since}: step {one.depth}."
-        strips.append(Strip("warn", one.state if is_acting else "dry run", text, url, "Open run →"))
+        word = "dry run" if one.state == "watching" else one.state
+        strips.append(Strip("warn", word, text, url, "Decide →" if is_asking else "Open run →"))
     return strips
 
 

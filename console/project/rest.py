@@ -89,6 +89,7 @@ _playbook: list[URLPattern] = [
     path("runs/", playbooks.Runs.as_view(), name="api_playbook_runs"),
     path("runs/<int:run_id>/", playbooks.OneRun.as_view(), name="api_playbook_run"),
     path("runs/<int:run_id>/undo/", playbooks.UndoRun.as_view(), name="api_playbook_undo"),
+    path("runs/<int:run_id>/approve/", playbooks.ApproveRun.as_view(), name="api_playbook_approve"),
 ]
 
 _v1: list[URLPattern | URLResolver] = [

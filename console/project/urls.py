@@ -100,6 +100,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("playbooks/<slug:name>/mode/", playbooks.playbook_mode, name="playbook_mode"),
     path("playbooks/<slug:name>/runs/<int:run_id>/", playbooks.playbook_run, name="playbook_run"),
     path("playbooks/<slug:name>/runs/<int:run_id>/undo/", playbooks.undo, name="undo_run"),
+    path("playbooks/<slug:name>/runs/<int:run_id>/approve/", playbooks.approve, name="approve_run"),
     path("overrides/", overrides.overrides, name="overrides"),
     path("new-override/", overrides.new_override, name="new_override"),
     path("overrides/<int:override_id>/lift/", overrides.lift, name="lift_override"),

@@ -19,6 +19,7 @@ class Why(StrEnum):
     NO_WEIGHT = "no_weight"
     PAUSED = "paused"
     BREAKER = "breaker"
+    SLOW_START = "slow_start"
     LOST = "lost"
     KV_FULL = "kv_full"
     NO_ADAPTER = "no_adapter"
@@ -44,9 +45,10 @@ class Report:
 class Candidate:
     """An endpoint as its gateway keeps it: mutable, read by the rules, never written by them.
 
-    `paused_until_s` is set by an upstream's 429; `in_flight` and `held_tokens` are this gateway's
-    own unfinished work there. `adapters` are the names that it lists as loaded beside its own
-    model; None: it was not asked, or has not answered yet.
+    `ready_at_s` is since when it serves: since it became ready, or recovered. `paused_until_s` is
+    set by an upstream's 429; `in_flight` and `held_tokens` are this gateway's own unfinished work
+    there. `adapters` are the names that it lists as loaded beside its own model; None: it was not
+    asked, or has not answered yet.
     """
 
     id: str

@@ -26,10 +26,17 @@ class Signal(StrEnum):
 
     `tenant_input_ratio`: input tokens that a tenant offers a minute, over its usual ones.
     `pool_lost_ratio`: replicas of a pool that are lost, over those it should have.
+    `pool_queue_s`: seconds that requests wait inside its engines, the 95th percentile over them.
+    `pool_kv_ratio`: KV occupancy, the mean over its engines.
+    `objective_burn`: how many times faster than allowed an objective's error budget is spent, over
+    the hour and over the last five minutes (the smaller of the two).
     """
 
     TENANT_INPUT_RATIO = "tenant_input_ratio"
     POOL_LOST_RATIO = "pool_lost_ratio"
+    POOL_QUEUE_S = "pool_queue_s"
+    POOL_KV_RATIO = "pool_kv_ratio"
+    OBJECTIVE_BURN = "objective_burn"
 
 
 class Measure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

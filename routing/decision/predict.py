@@ -15,8 +15,6 @@ from typing import Final, NamedTuple
 from routing.decision.filters import Candidate, Load, Need
 from routing.decision.scorers import KV_PRESSURE_RATIO, Terms
 
-SLOW_START_S: Final = 60.0
-SLOW_START_LEAST: Final = 0.1
 NEIGHBOUR_WEIGHT: Final = 0.02  # of the delay that a request lays on each neighbour's tokens
 
 
@@ -59,11 +57,6 @@ class Ahead:
             self.context_tokens -= prompt_tokens
         else:
             self.queued_tokens -= uncached_tokens
-
-
-def slow_start_ratio(age_s: float) -> float:
-    """Share of a full replica's work that one of this age may get: `max(0.1, age/60 s)`."""
-    return min(1.0, max(SLOW_START_LEAST, age_s / SLOW_START_S))
 
 
 def wait_s(model: StepModel, ahead: Ahead, uncached_tokens: int) -> float:
@@ -109,10 +102,10 @@ def scorer(
     """A score for `select`: seconds until the first token, and what the choice costs others.
 
     `model`, `ahead` and `hit_tokens` answer for an endpoint id. `running_s` is the delay laid on
-    the neighbours, `cold_s` what a young replica's small weight adds to its score.
+    the neighbours.
     """
 
-    def terms(candidate: Candidate, load: Load, need: Need, now_s: float) -> Terms:
+    def terms(candidate: Candidate, load: Load, need: Need, _now_s: float) -> Terms:
         here, times = ahead(candidate.id), model(candidate.id)
         hit = 0
         if candidate.in_flight < affinity_most:
@@ -126,10 +119,6 @@ def scorer(
             mean = here.context_tokens // here.decodes
             over = (load.kv_ratio - KV_PRESSURE_RATIO) / (1 - KV_PRESSURE_RATIO)
             penalty_s = over * prefill_s(times, mean, 0)
-        cold_s = 0.0
-        if candidate.ready_at_s > now_s - SLOW_START_S:
-            ratio = slow_start_ratio(now_s - candidate.ready_at_s)
-            cold_s = (waiting_s + own_s + running_s) * (1 / ratio - 1)
-        return Terms(own_s, waiting_s, running_s, penalty_s, cold_s)
+        return Terms(own_s, waiting_s, running_s, penalty_s)
 
     return terms

@@ -7,6 +7,7 @@ from routing.decision.affinity import held_tokens
 from routing.decision.draw import draw
 from routing.decision.filters import Candidate, Load, Need, Why, load_of, why_not
 from routing.decision.scorers import Terms, terms_of
+from routing.decision.slow_start import SLOW_START_S, turn
 
 EJECT_MAX_RATIO = 0.34  # share of a pool that breakers may keep away, at least one replica
 Score = Callable[[Candidate, Load, Need, float], Terms]
@@ -49,8 +50,9 @@ def select(
     """The best endpoint by `score`, or None when none may be tried.
 
     `groups` come in the policy's order: a later order opens only when nothing of an earlier one
-    can serve. When load alone rules all out, the least bad is kept; when only breakers and pauses
-    do, the last ones are never ejected.
+    can serve. A young one is open to its share of the requests only (`slow_start`). When load alone
+    rules all out, the least bad is kept; when only breakers and pauses do, the last ones are never
+    ejected.
     """
     looked: list[Looked] = []
     able: list[Looked] = []
@@ -65,9 +67,18 @@ def select(
                 able.append(one)
     if not able:
         able = [one for one in looked if one.why in _SOFT]
-    if not able:
-        able = [one for one in looked if one.why in _LAST_RESORT]
-    return _pick((able, looked), need, now_s, score) if able else None
+        able = able or [one for one in looked if one.why in _LAST_RESORT]
+        return _pick((able, looked), need, now_s, score) if able else None
+    young_id = ""
+    young_s = now_s - SLOW_START_S
+    if len(able) > 1 and any(one.candidate.ready_at_s > young_s for one in able):
+        closed, young_id = turn([(one.candidate, one.weight) for one in able], need, now_s)
+        able = [one for one in able if one.candidate.id not in closed]
+        looked = [
+            one._replace(why=Why.SLOW_START) if one.candidate.id in closed else one
+            for one in looked
+        ]
+    return _pick((able, looked), need, now_s, score, young_id)
 
 
 def _look(group: Group, need: Need, now_s: float) -> list[Looked]:
@@ -93,9 +104,16 @@ def _look(group: Group, need: Need, now_s: float) -> list[Looked]:
 
 
 def _pick(
-    found: tuple[list[Looked], list[Looked]], need: Need, now_s: float, score: Score
+    found: tuple[list[Looked], list[Looked]],
+    need: Need,
+    now_s: float,
+    score: Score,
+    young_id: str = "",
 ) -> Choice:
-    """Fresh reports first, then least seconds over weight; ties by a draw from the request id."""
+    """Fresh reports first, then least seconds over weight.
+
+    A tie goes to the young one whose turn it is, else by a draw from the request id.
+    """
     able, looked = found
     if len(able) == 1:
         return Choice(able[0].candidate, [], looked)
@@ -116,5 +134,9 @@ def _pick(
             best, tied = rank, [candidate]
         elif rank == best:
             tied.append(candidate)
+    if young_id:
+        for candidate in tied:
+            if candidate.id == young_id:
+                return Choice(candidate, compared, looked)
     at = int(draw(need.request_id, need.attempt, "tie") * len(tied)) if len(tied) > 1 else 0
     return Choice(tied[at], compared, looked)

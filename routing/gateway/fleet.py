@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from routing.contracts.capabilities import ApiStyle, Capability, capabilities_of
 from routing.contracts.endpoint_state import EndpointState, PoolState
+from routing.contracts.enums import ReplicaHealth
 from routing.contracts.sealing import SealError, open_sealed, provider_purpose
 from routing.contracts.snapshot import EndpointEntry, ModelEntry, PoolEntry, Snapshot
 from routing.decision.breaker import Breaker
@@ -21,6 +22,8 @@ ANTHROPIC_VERSION = "2023-06-01"  # of the Messages API, the only one there is
 MAX_BLOCKS = 200_000  # prefix blocks remembered of the whole fleet, about 100 B each
 UNKNOWN_KV_TOKENS = 100_000  # of a replica whose KV cache nobody knows yet
 
+LONG_AGO_S = -1e9  # one of which nobody knows when it began is no young one
+
 
 class Endpoint:
     """One replica as this gateway uses it; keeps its state over snapshots.
@@ -32,6 +35,7 @@ class Endpoint:
         "_auth",
         "_lines",
         "_prefix",
+        "_recovered_at_s",
         "candidate",
         "capabilities",
         "connections",
@@ -58,6 +62,7 @@ class Endpoint:
         self._auth = b""
         self.capabilities: frozenset[str] = frozenset()
         self.is_listed = True
+        self._recovered_at_s = LONG_AGO_S
         self.residency = Residency(0)
 
     def head(
@@ -82,7 +87,11 @@ class Endpoint:
         self.pool = pool
         self.candidate.is_draining = entry.is_draining
         self.candidate.kv_capacity_tokens = pool.kv_capacity_tokens
-        self.candidate.ready_at_s = ready_at_s
+        self.candidate.ready_at_s = max(ready_at_s, self._recovered_at_s)
+
+    def recovered(self, now_s: float) -> None:
+        """It answers again after it was lost or failing: its slow start begins."""
+        self._recovered_at_s = self.candidate.ready_at_s = now_s
 
     def began(self, kv_tokens: int) -> None:
         """A request is sent here."""
@@ -124,7 +133,7 @@ class Fleet:
                     reach = self._reach if pool.has_tls or pool.is_hosted else None
                     endpoint = Endpoint(entry, pool, reach)
                 age_s = (wall_ms - entry.ready_at_ms) / 1000 if entry.ready_at_ms else 0.0
-                ready_at_s = now_s - age_s if entry.ready_at_ms else 0.0
+                ready_at_s = now_s - age_s if entry.ready_at_ms else LONG_AGO_S
                 endpoint.refresh(entry, pool, ready_at_s)
                 endpoint.take_key(self._key_of(pool))
                 self.endpoints[entry.replica_id] = endpoint
@@ -228,7 +237,11 @@ class Fleet:
                 continue
             self._report_at_ms[reported.replica_id] = reported.at_ms
             age_s = 0.0 if seen_ms is not None else max(0.0, (wall_ms - reported.at_ms) / 1000)
+            before = endpoint.candidate.report
             _note(endpoint.candidate, reported, now_s - age_s)
+            was_lost = before is not None and before.health is ReplicaHealth.LOST
+            if was_lost and reported.health is ReplicaHealth.OK:
+                endpoint.recovered(now_s)
 
     def close_idle(self, now_s: float) -> None:
         """Close connections that have been idle for too long."""

@@ -51,7 +51,10 @@ class Prober:
         except (OSError, TimeoutError):
             succeeded = False
         finally:
-            candidate.breaker.probe_ended(time.monotonic(), succeeded=succeeded)
+            now_s = time.monotonic()
+            candidate.breaker.probe_ended(now_s, succeeded=succeeded)
+            if succeeded:
+                endpoint.recovered(now_s)
         log.info("probe of %s: %s", candidate.id, "answers" if succeeded else "no answer")
 
 

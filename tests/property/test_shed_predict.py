@@ -15,7 +15,6 @@ from routing.decision.predict import (
     most_with_affinity,
     predicted_ttft_s,
     scorer,
-    slow_start_ratio,
     ttft_s,
 )
 from routing.decision.residency import Residency, entries_for
@@ -80,10 +79,6 @@ def test_prediction_grows_with_everything_ahead_and_falls_with_the_hit(
 def test_prediction_of_an_idle_engine_is_its_one_step() -> None:
     expected = 7.47e-3 + 14.4e-6 * 1000 + 2.25e-9 * 1000 * 500
     assert ttft_s(MODEL, Ahead(), 1000) == pytest.approx(expected)
-
-
-def test_young_replica_gets_a_tenth_then_its_share_of_a_minute() -> None:
-    assert [slow_start_ratio(age) for age in (0.0, 3.0, 30.0, 60.0, 1e9)] == [0.1, 0.1, 0.5, 1, 1]
 
 
 def candidates(*names: str) -> list[Candidate]:

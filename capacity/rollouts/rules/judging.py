@@ -38,7 +38,8 @@ class Finding(StrEnum):
 class Bar:
     """What a new replica is judged by. `requests` 0: not at all.
 
-    `requests` are needed of the new one and of the old ones together. `limit_s` is how long after
+    `requests` are needed of the new one and of the old ones together, and as many first outputs
+    where calls are streamed. `limit_s` is how long after
     the slow start they are waited for; then `holds_on_too_few` says whether a person decides.
     `ttft_ratio`: its times to first output are at most so many times those of the old ones.
     `error_excess_ratio`: its error share is at most so much above theirs.
@@ -95,12 +96,7 @@ def judge(new: tuple[Tries, Tries], old: tuple[Tries, Tries], bar: Bar) -> Judge
     sides = _side(*new), _side(*old)
     if words := _failing(*sides, bar):
         return Judgement(Finding.FAILING, words, *sides)
-    least = min(sides[0].requests, sides[1].requests)
-    if least < bar.requests:
-        words = (
-            f"{sides[0].requests} requests reached it and {sides[1].requests} the old ones, "
-            f"{bar.requests} of each are needed"
-        )
+    if words := _too_few(new, old, bar):
         return Judgement(Finding.TOO_FEW, words, *sides)
     z = slower_z(new[1].ttft_s, old[1].ttft_s, bar.ttft_ratio)
     if z is not None and z > Z_99:
@@ -108,6 +104,18 @@ def judge(new: tuple[Tries, Tries], old: tuple[Tries, Tries], bar: Bar) -> Judge
         return Judgement(Finding.SLOWER, words, *sides)
     words = f"{_error_words(*sides)}; {_ttft_words(*sides)}"
     return Judgement(Finding.FIT, words, *sides)
+
+
+def _too_few(new: tuple[Tries, Tries], old: tuple[Tries, Tries], bar: Bar) -> str:
+    """What is missing. Where calls are streamed, as many first outputs are needed as requests."""
+    ours, theirs = new[0].requests, old[0].requests
+    words = "{} requests reached it and {} the old ones"
+    if min(ours, theirs) >= bar.requests and new[0].ttft_s and old[0].ttft_s:
+        ours, theirs = count_of(new[1].ttft_s), count_of(old[1].ttft_s)
+        words = "{} first outputs came from it and {} from the old ones of late"
+    if min(ours, theirs) >= bar.requests:
+        return ""
+    return f"{words.format(ours, theirs)}, {bar.requests} of each are needed"
 
 
 def _failing(new: Side, old: Side, bar: Bar) -> str:

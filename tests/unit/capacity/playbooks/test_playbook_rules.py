@@ -8,8 +8,11 @@ import pytest
 from capacity.playbooks.rules import (
     SHIPPED,
     Document,
+    burn_now,
+    kv_ratio,
     lost_ratio,
     measure_words,
+    queue_s,
     read,
     to_plain,
 )
@@ -38,6 +41,8 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("noisy-tenant", {"steps.0.measures.0.kind": "pause"}, "steps[0].measures[0].kind"),
     ("capacity-lost", {"steps.0.measures.0.kind": "context_cap"}, "steps[0].measures[0].kind"),
     ("capacity-lost", {"steps.1.enter": 0.15}, "steps[1].enter"),
+    ("queue-grows", {"steps.0.measures.0.kind": "context_cap"}, "steps[0].measures[0].kind"),
+    ("queue-grows", {"signal": "tenant_input_ratio"}, "steps[0].measures[0].kind"),
     ("capacity-lost", {"steps.2.measures.0.admitted_ratio": 1.0},
      "steps[2].measures[0].admitted_ratio"),
 ]  # fmt: skip
@@ -96,3 +101,41 @@ def test_a_document_names_its_tenant_in_words() -> None:
         "the tenant: at most 4 requests at once",
     ]
     assert measure_words(measures[1], document, "acme") == "tenant acme: at most 4 requests at once"
+
+
+@pytest.mark.parametrize(
+    ("engines", "expected"),
+    [
+        ([], None),
+        ([(5, None)], None),  # it holds a queue and began nothing: nobody knows how long
+        ([(0, None)], 0.0),
+        ([(None, None)], None),
+        ([(0, None), (4, 2.0)], 2.0),
+        ([(0, 0.1)] * 19 + [(9, 30.0)], 0.1),  # one of twenty is beyond the 95th percentile
+        ([(0, 0.1)] * 18 + [(9, 30.0)] * 2, 30.0),
+    ],
+)
+def test_queue_wait_is_the_95th_percentile_over_engines_that_know(engines, expected) -> None:
+    assert queue_s(engines) == expected
+
+
+def test_kv_is_the_mean_of_what_is_known() -> None:
+    assert kv_ratio([None, None]) is None
+    assert kv_ratio([0.5, None, 1.0]) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("hour", "five_min", "bad", "expected"),
+    [(None, None, 0, None), (20.0, 30.0, 500, 20.0), (20.0, 1.0, 500, 1.0), (20.0, None, 500, 0.0),
+     (80.0, 80.0, 49, 0.0)],
+)  # fmt: skip
+def test_burn_needs_both_windows_and_enough_bad_requests(hour, five_min, bad, expected) -> None:
+    assert burn_now(hour, five_min, bad) == expected
+
+
+def test_a_measure_names_its_model_or_whose_it_will_be() -> None:
+    document = SHIPPED["queue-grows"]
+    pause = document.steps[1].measures[0]
+    assert "the pool's model" in measure_words(pause, document)
+    assert "llama-8b" in measure_words(pause, document, "llama-8b")
+    assert "pool" not in measure_words(pause, document, "")

@@ -80,9 +80,13 @@ def test_words_hold_both_sides_figures() -> None:
 
 
 def test_times_come_from_the_second_half_and_errors_from_all_of_it() -> None:
+    few_of_late = tries(100), tries(20)
+    found = judge(few_of_late, (tries(100), tries(100)), Bar())
+    assert found.finding is Finding.TOO_FEW
+    assert found.words.startswith("20 first outputs came from it and 100 from the old ones of late")
     cold_then_well = tries(100, median_s=2.0), tries(60)
     assert judge(cold_then_well, (tries(100), tries(100)), Bar()).finding is Finding.FIT
-    failed_early = tries(60, 12), tries(30)
+    failed_early = tries(60, 12), tries(50)
     assert judge(failed_early, (tries(100), tries(100)), Bar()).finding is Finding.FAILING
 
 
