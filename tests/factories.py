@@ -14,8 +14,11 @@ from django.db import connection
 from django.utils import timezone
 
 from capacity.fleet.services import create_domain, create_model, create_pool, create_region
-from capacity.models import Pool, Replica
+from capacity.models import Pool, Replica, Rollout
+from capacity.rollouts.rules.judging import Bar, judge
 from capacity.rollouts.services import acts, machine
+from capacity.rollouts.services.judging import note_judgement
+from capacity.rollouts.services.steps import open_lane
 from console.accounts.services import issue_token
 from console.audit.rules import Actor
 from console.models import Role, User
@@ -29,6 +32,8 @@ from routing.policies.services import publish, save_draft
 from routing.policies.text import to_text
 from routing.store import keys
 from telemetry.slos.services import set_objective
+from telemetry.stats.sketch import index_of
+from telemetry.stats.tries import Tries
 from tenants.directory.services import add_member, create_tenant
 from tenants.keys.services import IssuedKey, issue_key
 from tenants.models import ApiKey, Limit, Shape, Usage, UsageRollup, WorkTask, WorkTaskPart
@@ -238,10 +243,13 @@ def make_policy(world: World, model: str = "llama-8b", versions: int = 1) -> Non
 
 
 def make_rollout(world: World, pool: str, *, reason: str = "a newer build") -> int:
-    """A rollout of a pool with one lane under way; its id."""
+    """A rollout of a pool with one lane under way, judged as far as it goes; its id."""
     rollout_id = acts.start(pool=pool, plan=acts.Plan(reason=reason), actor=ACTOR)
     machine.advance_once(rollout_id)
     machine.advance_once(rollout_id)
+    sides = Tries(31, 1, {index_of(0.21): 30}), Tries(240, 0, {index_of(0.18): 240})
+    found = judge((sides[0], sides[0]), (sides[1], sides[1]), Bar())
+    note_judgement(open_lane(Rollout.objects.get(pk=rollout_id)), found)
     world.rollouts.append(rollout_id)
     return rollout_id
 

@@ -1,6 +1,7 @@
 """How each replica fared of late, from the collector's five-second sums. Unknown is None."""
 
 import logging
+import time
 from collections.abc import Collection
 from typing import cast
 
@@ -9,6 +10,7 @@ from redis.exceptions import RedisError
 
 from console.web.store import store
 from routing.store import keys
+from routing.store.state import read_gateway_statuses
 from telemetry.stats.sketch import SketchError
 from telemetry.stats.tries import Tries, decode_tries, spans_of
 
@@ -44,3 +46,21 @@ def tries_of(replicas: Collection[str], *, since_ms: int, until_ms: int) -> dict
             except (msgspec.MsgspecError, SketchError):
                 logger.warning("unreadable sums of replica %s left out", name)
     return found
+
+
+def ejected(replicas: Collection[str]) -> dict[str, str]:
+    """Which of these some living gateway sends nothing to, and why, by its breaker.
+
+    Empty while the store is away: then nobody knows.
+    """
+    try:
+        statuses = read_gateway_statuses(store(), time.time_ns() // 1_000_000)
+    except RedisError as error:
+        logger.info("gateways' breakers not read, the store is away: %s", error)
+        return {}
+    return {
+        name: reason
+        for status in statuses
+        for name, reason in status.open_breakers.items()
+        if name in replicas
+    }

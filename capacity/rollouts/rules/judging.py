@@ -91,9 +91,18 @@ def summed(tries: Mapping[str, Tries], names: Collection[str]) -> Tries:
     return total
 
 
-def judge(new: tuple[Tries, Tries], old: tuple[Tries, Tries], bar: Bar) -> Judgement:
-    """Compare; each side is (since it takes work, since the second half of its slow start)."""
+def judge(
+    new: tuple[Tries, Tries], old: tuple[Tries, Tries], bar: Bar, ejected: str = ""
+) -> Judgement:
+    """Compare; each side is (since it takes work, since the second half of its slow start).
+
+    `ejected` is why gateways send it nothing while they send the old ones: a breaker opens after a
+    few failures, so that no share of many would ever show them.
+    """
     sides = _side(*new), _side(*old)
+    if ejected:
+        words = f"gateways stopped sending it work, it is {ejected}: {_error_words(*sides)}"
+        return Judgement(Finding.FAILING, words, *sides)
     if words := _failing(*sides, bar):
         return Judgement(Finding.FAILING, words, *sides)
     if words := _too_few(new, old, bar):

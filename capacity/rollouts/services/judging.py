@@ -8,7 +8,7 @@ from django.utils import timezone
 from capacity.models import OnTooFew, Replica, Rollout, RolloutLane, RolloutState
 from capacity.rollouts.rules.judging import UNKNOWN, Bar, Judgement, judge, summed
 from capacity.rollouts.rules.lanes import Step
-from telemetry.replicas.selectors import tries_of
+from telemetry.replicas.selectors import ejected, tries_of
 
 
 def bar_of(rollout: Rollout) -> Bar:
@@ -46,10 +46,13 @@ def judged(rollout: Rollout, lane: RolloutLane, bar: Bar) -> Judgement | None:
     whole, recent = found
     if whole is None or recent is None:
         return UNKNOWN
+    shut = ejected(names)
+    is_ours_alone = not all(name in shut for name in names[1:])
     return judge(
         (whole[names[0]], recent[names[0]]),
         (summed(whole, names[1:]), summed(recent, names[1:])),
         bar,
+        shut.get(names[0], "") if is_ours_alone else "",
     )
 
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from django.utils import timezone
 
@@ -17,10 +18,11 @@ from capacity.rollouts import services
 from capacity.rollouts.selectors import rollout_detail
 from console.errors import InvalidInput
 from console.models import AuditEvent
+from routing.contracts.process import decode_gateway_status, encode_status
 from routing.store import keys
 from telemetry.stats.sketch import index_of
 from telemetry.stats.tries import SPAN_MS, Tries, encode_tries
-from tests import rolling
+from tests import factories, rolling
 from tests.rolling import ANA, SPEC, begin, live, settle, starts, until, until_step
 
 pytestmark = pytest.mark.django_db
@@ -39,6 +41,14 @@ def tried(store: Any, **by_replica: tuple[int, int, float]) -> None:
     for name, (requests, failed, ttft_s) in by_replica.items():
         found = Tries(requests, failed, {index_of(ttft_s): requests - failed})
         store.hset(keys.replica_span(span), name.replace("_", "-"), encode_tries(found))
+
+
+def gateway_gave_up_on(store: Any, *replicas: str) -> None:
+    factories.beat(store)
+    status = decode_gateway_status(store.hget(keys.GATEWAYS, "g0"))
+    opened = dict.fromkeys(replicas, "failing")
+    said = msgspec.structs.replace(status, open_breakers=opened)
+    store.hset(keys.GATEWAYS, "g0", encode_status(said))
 
 
 def shift_into_past(rollout_id: int, seconds: int) -> None:
@@ -65,6 +75,18 @@ def test_one_that_fails_its_calls_is_taken_back_at_once_with_the_figures(store) 
     assert Pool.objects.get().revision == 1
     told = AuditEvent.objects.get(act="rollout.rolling_back")
     assert "failed 14 of 20" in told.reason
+
+
+def test_one_that_gateways_gave_up_on_is_taken_back_unless_the_old_ones_are_too(store) -> None:
+    rolling.make_pool(1)
+    rollout_id = begin(spec=NEWER, warm_s=3600, judge_requests=50)
+    until_step(rollout_id, "warm")
+    gateway_gave_up_on(store, "p-0", "p-1")
+    rolling.work()
+    assert Rollout.objects.get().state == "running"  # whatever this is, it is not the new one
+    gateway_gave_up_on(store, "p-1")
+    row = until(rollout_id, "rolled_back")
+    assert "p-1: gateways stopped sending it work, it is failing" in row.cause
 
 
 def test_one_that_is_slower_turns_back_when_it_is_judged_not_before(store) -> None:

@@ -67,6 +67,12 @@ def test_errors_and_numbers_decide(new, old, expected) -> None:
     assert finding(tries(*new), tries(*old, seed=2)) is expected
 
 
+def test_one_that_gateways_gave_up_on_fails_however_few_of_its_requests_did() -> None:
+    found = judge((tries(500, 5),) * 2, (tries(500, seed=2),) * 2, Bar(), "failing")
+    assert found.finding is Finding.FAILING
+    assert found.words.startswith("gateways stopped sending it work, it is failing: it failed 5 of")
+
+
 def test_words_hold_both_sides_figures() -> None:
     failing = judge((tries(20, 14),) * 2, (tries(40, 1),) * 2, Bar())
     assert "failed 14 of 20 requests (70.0%), the old ones 1 of 40 (2.5%)" in failing.words
