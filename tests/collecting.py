@@ -17,7 +17,7 @@ from typing import Any
 
 from routing.contracts.endpoint_state import EndpointState, decode_pool_state
 from routing.contracts.live import LivePool, LiveSlices, decode_live_pool, decode_live_slices
-from routing.contracts.slices import SliceDelta, SliceFrame, encode_frame
+from routing.contracts.slices import ReplicaDelta, SliceDelta, SliceFrame, encode_frame
 from routing.store import keys
 from telemetry.collector.publish import Round, live_fields
 from telemetry.stats import sketch
@@ -165,10 +165,18 @@ class FakeGateway:
     incarnation: str = "i1"
     seq: int = 0
 
-    def report(self, *rows: SliceDelta, at_ms: int | None = None, times: int = 1) -> int:
+    def report(
+        self,
+        *rows: SliceDelta,
+        at_ms: int | None = None,
+        times: int = 1,
+        replicas: tuple[ReplicaDelta, ...] = (),
+    ) -> int:
         """Append one frame (`times` > 1: as if its answer had been lost); its instant."""
         at_ms = at_ms or time.time_ns() // 1_000_000
-        frame = SliceFrame(self.gateway_id, self.incarnation, self.seq, at_ms, list(rows))
+        frame = SliceFrame(
+            self.gateway_id, self.incarnation, self.seq, at_ms, list(rows), list(replicas)
+        )
         self.seq += 1
         for _ in range(times):
             self.store.xadd(keys.SLICE_FRAMES, {"f": encode_frame(frame)})

@@ -42,6 +42,7 @@ CALM = {"waiting": 0, "queue_mean_s": None}
 @pytest.fixture
 def world(store: Any) -> World:
     made = World()
+    factories.make_tenant(made, "acme")
     factories.make_people(made)
     factories.make_fleet(made, {"p-a": 2})
     ensure_shipped()
