@@ -17,7 +17,7 @@ from routing.decision.filters import Candidate, Need
 
 SLOW_START_S: Final = 60.0
 LEAST_WEIGHT: Final = 0.1
-EVEN_RATIO: Final = 0.9  # so near to the oldest one's weight, an endpoint counts as full
+EVEN_RATIO: Final = 0.75  # of the oldest one's weight: those of one start differ by seconds
 
 
 class Turn(NamedTuple):
