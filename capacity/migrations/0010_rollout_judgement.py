@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("capacity", "0008_forecasts_and_reports"),
+        ("capacity", "0009_replica_has_no_node"),
     ]
 
     operations = [
