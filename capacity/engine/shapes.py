@@ -27,7 +27,7 @@ from capacity.engine.asks import (
     read_completion,
 )
 from capacity.engine.loop import Call
-from capacity.simulation.engine import Finish
+from capacity.simulation.requests import Finish
 
 
 class Writer(Protocol):

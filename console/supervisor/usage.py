@@ -8,6 +8,7 @@ COMMANDS = {
     "down": "stop everything that runs",
     "test": "run the guards and the tests on private servers; other arguments go to pytest",
     "bench": "run a benchmark; ratios against a baseline measured in the same call",
+    "profile": "measure an endpoint, write an engine profile for simulate",
     "replay": "send a trace through a gateway at its own arrival times",
     "reconcile": "compare holds, live counters and ledger; --repair corrects what differs",
     "import_demand": "read hourly demand from a CSV file, for forecasts",
