@@ -6,6 +6,7 @@ from typing import Any
 from django.test import Client
 
 from capacity.playbooks.rules import SHIPPED, to_plain
+from capacity.simulation.catalogue import PROFILES
 from console.accounts.services import issue_token
 from tests.factories import ACTOR, World
 
@@ -33,8 +34,18 @@ PRICE = {
     "cached_usd_per_mtok": "0.06",
     "output_usd_per_mtok": "2.40",
 }
+PROFILE = min(PROFILES)
 SCHEDULE = {"timezone": "Europe/Berlin", "at_time": "02:30"}
 NEW_SCHEDULE = {"name": "new", **SCHEDULE, "recipients": ["sre@example.com"]}
+
+LAB = {
+    "profile": PROFILE,
+    "replicas": 8,
+    "domains": 2,
+    "rate_rps": 120,
+    "input_tokens": 800,
+    "output_tokens": 300,
+}
 
 # (method, path, body, who may); everyone else gets 404 below a tenant it does not see, else 403.
 ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
@@ -143,6 +154,7 @@ ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
     ("get", "forecasts/{forecast}/", None, ALL),
     ("post", "forecast-runs/", None, ACTING),
     ("get", "capacity-plan/", None, ALL),
+    ("post", "capacity-lab/", LAB, ALL),
     ("get", "report-schedules/", None, ALL),
     ("post", "report-schedules/", NEW_SCHEDULE, {"ada"}),
     ("get", "report-schedules/daily/", None, ALL),
@@ -184,6 +196,7 @@ ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
     ("get", "carbon/", None, ALL),
     ("put", "carbon/grid/", GRID, ACTING),
     ("put", "carbon/power/", {"hardware": "H", "power_w": 700, "source": "label"}, ACTING),
+    ("get", "overview/", None, ALL),
     ("get", "system/", None, ALL),
     ("get", "audit/", None, ALL),
     ("get", "audit/verify/", None, {"ada", "aud"}),

@@ -5,11 +5,13 @@ from drf_spectacular.views import SpectacularAPIView
 
 from capacity.fleet import api as fleet
 from capacity.forecasts import api as forecasts
+from capacity.lab import api as lab
 from capacity.playbooks import api as playbooks
 from capacity.reports import api as reports
 from capacity.rollouts import api as rollouts
 from console.accounts import api as accounts
 from console.pages import api as console
+from console.pages import overview_api as overview
 from console.pages.reference import reference
 from routing.estimates import api as estimates
 from routing.overrides import api as overrides
@@ -144,6 +146,7 @@ _v1: list[URLPattern | URLResolver] = [
     path("forecasts/<int:forecast_id>/", forecasts.OneForecast.as_view(), name="api_forecast"),
     path("forecast-runs/", forecasts.ForecastRuns.as_view(), name="api_forecast_runs"),
     path("capacity-plan/", forecasts.CapacityPlan.as_view(), name="api_capacity_plan"),
+    path("capacity-lab/", lab.Lab.as_view(), name="api_capacity_lab"),
     path("report-schedules/", reports.ReportSchedules.as_view(), name="api_report_schedules"),
     path(
         "report-schedules/<slug:name>/",
@@ -175,6 +178,7 @@ _v1: list[URLPattern | URLResolver] = [
     path("playbooks/", playbooks.Playbooks.as_view(), name="api_playbooks"),
     path("playbooks/<slug:name>/", include(_playbook)),
     path("series/", slices.SeriesView.as_view(), name="api_series"),
+    path("overview/", overview.Overview.as_view(), name="api_overview"),
     path("system/", console.System.as_view(), name="api_system"),
     path("audit/", console.Trail.as_view(), name="api_audit"),
     path("audit/verify/", console.Verification.as_view(), name="api_audit_verify"),
