@@ -121,6 +121,8 @@ ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
     ("post", "pool-prices/", {"pool": "p-a", "gpu_second_usd": "0.000694445"}, {"ada"}),
     ("get", "pools/", None, ALL),
     ("get", "pools/p-a/", None, ALL),
+    ("put", "pools/p-a/provider/", {"capabilities": ["chat", "tools"]}, ACTING),
+    ("delete", "pools/p-a/provider/", None, ACTING),
     ("get", "pools/p-a/limits/", None, ALL),
     ("put", "pools/p-a/limits/", {"dimension": "conc", "amount": 5}, ACTING),
     ("delete", "pools/p-a/limits/?dimension=conc", None, ACTING),

@@ -1,6 +1,7 @@
 """Replicas that somebody else runs: addresses in the pool's settings, one per ordinal.
 
-Settings: `{"addresses": ["10.0.0.5:8000", ...]}`.
+Settings: `{"addresses": ["10.0.0.5:8000", ...]}`. With `"api": "openai"` or `"anthropic"` the
+addresses are a hosted provider's, called over TLS (`provider.py`).
 """
 
 from capacity.drivers.base import (
@@ -12,6 +13,7 @@ from capacity.drivers.base import (
     ReplicaStatus,
 )
 from capacity.drivers.engine_client import completes, identity, look
+from capacity.drivers.provider import SETTINGS, check_provider, handshake
 
 MAX_PORT = 65_535
 
@@ -19,12 +21,22 @@ MAX_PORT = 65_535
 class StaticDriver:
     """Watches given addresses; starting and stopping them is not ours."""
 
+    def __init__(self, ca_file: str = "", private_hosts: frozenset[str] = frozenset()) -> None:
+        """Of hosted providers: an authority beside the system's, hosts that may be inside."""
+        self._ca_file = ca_file
+        self._private_hosts = private_hosts
+
     def check(self, spec: PoolSpec) -> None:
-        """Raise `DriverError` unless every address is `host:port`."""
+        """Raise `DriverError` unless each address is `host:port`; a provider's may be called."""
+        known = {"addresses", *(SETTINGS if "api" in spec.settings else ("api",))}
         for name in spec.settings:
-            if name != "addresses":
-                raise DriverError(f"the static driver knows no setting {name!r}, only addresses")
-        _addresses(spec)
+            if name not in known:
+                raise DriverError(
+                    f"the static driver knows no setting {name!r}, only {', '.join(sorted(known))}"
+                )
+        addresses = _addresses(spec)
+        if "api" in spec.settings:
+            check_provider(spec.settings, addresses, self._private_hosts)
 
     def start(self, spec: PoolSpec, ordinal: int) -> Handle:
         """Name the ordinal's address. Raises `DriverError` when there are too few."""
@@ -39,14 +51,20 @@ class StaticDriver:
         address = (str(handle.get("host", "")), int(handle.get("port", 0)))
         if address not in _addresses(spec):
             return ReplicaStatus(Observed.GONE, cause="its address left the pool's settings")
+        if "api" in spec.settings:
+            return handshake(*address, self._ca_file, self._private_hosts)
         return look(*address, spec.model, wait_s)
 
     def identify(self, spec: PoolSpec, handle: Handle) -> Identity | None:
-        """What serves at the address."""
+        """What serves at the address; a provider is not asked."""
+        if "api" in spec.settings:
+            return Identity((spec.model,), "", "")
         return identity(str(handle["host"]), int(handle["port"]), spec.model)
 
     def probe(self, spec: PoolSpec, handle: Handle) -> bool:
-        """Whether the address completes one token."""
+        """Whether the address completes one token; a provider would charge for it."""
+        if "api" in spec.settings:
+            return self.status(spec, handle).observed is Observed.SERVING
         return completes(str(handle["host"]), int(handle["port"]), spec.model)
 
     def stop(self, handle: Handle, drain_s: float) -> None:

@@ -8,7 +8,12 @@ from capacity.fleet.catalogue import disagreements, table_page
 from capacity.fleet.importer import ImportRefused, bring_in, kind_named
 from capacity.fleet.rules.table import MAX_CHARS, row_of
 from capacity.fleet.selectors import capacity_limits, fleet_page, pool_detail
-from capacity.fleet.services import set_capacity_limit
+from capacity.fleet.services import (
+    remove_provider_key,
+    set_capabilities,
+    set_capacity_limit,
+    set_provider_key,
+)
 from capacity.fleet.services.assets import put
 from console.accounts.selectors import Permission, actor_of, require
 from console.errors import InvalidInput
@@ -76,13 +81,30 @@ class ReplicaChangeSerializer(OutSerializer):
 
 
 class PoolDetailSerializer(OutSerializer):
-    """A pool, its settings, and the newest changes of its replicas."""
+    """A pool, its settings, and the newest changes of its replicas.
+
+    `api` is whose it speaks: `engine` (ours), `openai` or `anthropic` (a hosted provider's).
+    """
 
     pool = PoolSerializer()
     spec = serializers.JSONField()
     revision = serializers.IntegerField()
     block_size_tokens = serializers.IntegerField()
     changes = ReplicaChangeSerializer(many=True)
+    api = serializers.CharField(source="style")
+    capabilities = serializers.ListField(child=serializers.CharField())
+    are_capabilities_stated = serializers.BooleanField()
+    key_hint = serializers.CharField()
+    key_set_at = InstantField(allow_null=True)
+
+
+class ProviderRequest(StrictSerializer):
+    """What to change: the provider's API key, or what the pool can do (an empty list: as usual)."""
+
+    api_key = StrictText(required=False, max_length=400, trim_whitespace=False)
+    capabilities = serializers.ListField(
+        child=StrictText(max_length=64), required=False, max_length=64
+    )
 
 
 class CapacityLimitSerializer(OutSerializer):
@@ -131,6 +153,38 @@ class Pool(Endpoint):
         """The pool, its replicas and their newest changes."""
         require(self.user, Permission.VIEW_ALL)
         return shown(PoolDetailSerializer, pool_detail(name))
+
+
+class PoolProvider(Endpoint):
+    """The key of a pool's provider, and what the pool can do."""
+
+    @endpoint(
+        operation_id="pool_provider_set",
+        request=ProviderRequest,
+        answer=PoolDetailSerializer,
+        summary="Set a provider's API key, or what a pool can do",
+    )
+    def put(self, request: Request, name: str) -> Response:
+        """Only what is named changes. The key is kept sealed and never shown again."""
+        require(self.user, Permission.MANAGE_FLEET)
+        asked = self.body(ProviderRequest)
+        actor = actor_of(self.user)
+        if "capabilities" in asked:
+            set_capabilities(pool=name, capabilities=asked["capabilities"], actor=actor)
+        if "api_key" in asked:
+            set_provider_key(pool=name, api_key=asked["api_key"], actor=actor)
+        return shown(PoolDetailSerializer, pool_detail(name))
+
+    @endpoint(
+        operation_id="pool_provider_key_remove",
+        status=204,
+        summary="Forget a provider's API key",
+    )
+    def delete(self, request: Request, name: str) -> Response:
+        """Gateways call without it from the next snapshot on; none is no error."""
+        require(self.user, Permission.MANAGE_FLEET)
+        remove_provider_key(pool=name, actor=actor_of(self.user))
+        return Response(status=204)
 
 
 class _Limits(Endpoint):

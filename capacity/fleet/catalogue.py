@@ -180,6 +180,7 @@ def _sides(
         engine_version=engine_version,
         is_rolling=pool.surge_replicas > 0,
         replicas=tuple(sides),
+        is_hosted="api" in pool.spec,
     )
 
 

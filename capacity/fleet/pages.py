@@ -1,22 +1,32 @@
 """The fleet: what can serve, what is full, what lies."""
 
+from typing import Any
+
 from django import forms
 from django.contrib import messages
+from django.db import transaction
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.utils import timezone
 
 from capacity.fleet.grid import is_fresh, sums_of
 from capacity.fleet.selectors import capacity_limits, fleet_page, pool_detail
-from capacity.fleet.services import set_capacity_limit
+from capacity.fleet.services import (
+    remove_provider_key,
+    set_capabilities,
+    set_capacity_limit,
+    set_provider_key,
+)
 from capacity.fleet.traffic import traffic_of
 from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
+from console.audit.rules import Actor
 from console.errors import DomainError
 from console.web.forms import ServiceForm, WholeNumberField
 from console.web.htmx import render
 from console.web.tables import Column, number, pager
 from console.web.views import page
+from routing.contracts.capabilities import OFFERED, ApiStyle, Capability
 from routing.contracts.capacity import LIMITED
 from routing.contracts.enums import Dimension
 
@@ -96,9 +106,109 @@ def pool(request: HttpRequest, name: str) -> HttpResponseBase:
         "columns": REPLICA_COLUMNS,
         "may_limit": can(request.user, Permission.MANAGE_FLEET),
         "may_roll": can(request.user, Permission.ROLLOUT_RUN),
+        "able": [_CAPABILITY_WORDS[Capability(one)] for one in detail.capabilities],
+        "style_words": _STYLE_WORDS[detail.style],
+        "is_hosted": detail.style is not ApiStyle.ENGINE,
         "wanted_words": f"of {detail.pool.desired_replicas} wanted",
     }
     return render(request, "capacity/pool.html", "live", context)
+
+
+_CAPABILITY_WORDS = {
+    Capability.CHAT: "Chat completions",
+    Capability.COMPLETIONS: "Completions",
+    Capability.RESPONSES: "Responses",
+    Capability.MESSAGES: "Messages (Anthropic)",
+    Capability.COUNT_TOKENS: "Count of tokens (Anthropic)",
+    Capability.EMBEDDINGS: "Embeddings",
+    Capability.RERANK: "Rerank",
+    Capability.SCORE: "Score",
+    Capability.TOKENIZE: "Tokenize",
+    Capability.TOOLS: "Tools that the caller runs",
+    Capability.STRUCTURED_OUTPUT: "Structured output",
+    Capability.IMAGE_INPUT: "Pictures as input",
+    Capability.AUDIO_INPUT: "Audio as input",
+    Capability.ENGINE_OPTIONS: "Options that only vLLM knows",
+    Capability.CANCELLATION: "Stops work when its caller hangs up",
+}
+_STYLE_WORDS = {
+    ApiStyle.ENGINE: "engines of ours",
+    ApiStyle.OPENAI: "a hosted provider with OpenAI's API",
+    ApiStyle.ANTHROPIC: "a hosted provider with Anthropic's API",
+}
+
+
+class ProviderForm(ServiceForm):
+    """What a pool can do; of a hosted one, its key."""
+
+    capabilities = forms.MultipleChoiceField(
+        label="Can do",
+        choices=[(one.value, _CAPABILITY_WORDS[one]) for one in OFFERED],
+        widget=forms.CheckboxSelectMultiple,
+        required=False,
+        help_text="What no target of a model can do is refused by name. None: as its API usually.",
+    )
+    api_key = forms.CharField(
+        label="API key of the provider",
+        max_length=400,
+        required=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
+        help_text="Kept encrypted and never shown again. Empty keeps the present one.",
+    )
+    forget = forms.BooleanField(label="Forget the present key", required=False)
+    field_order = ("api_key", "forget", "capabilities")
+
+    def __init__(self, *args: Any, is_hosted: bool, has_key: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not is_hosted:
+            del self.fields["api_key"]
+        if not has_key:
+            del self.fields["forget"]
+
+
+@page("GET", "POST")
+def pool_provider(request: HttpRequest, name: str) -> HttpResponseBase:
+    """What a pool can do, and its provider's key."""
+    require(request.user, Permission.MANAGE_FLEET)
+    detail = pool_detail(name)
+    is_hosted = detail.style is not ApiStyle.ENGINE
+    form = ProviderForm(
+        request.POST or None,
+        initial={"capabilities": detail.capabilities},
+        is_hosted=is_hosted,
+        has_key=bool(detail.key_hint),
+    )
+    if request.method == "POST" and form.is_valid():
+        try:
+            _save_provider(name, form.cleaned_data, detail.capabilities, acting(request))
+        except DomainError as error:
+            form.add_refusal(error)
+        else:
+            text = f"Saved for pool {name}. Gateways follow within a second."
+            messages.success(request, text, "ok")
+            return redirect("pool", name=name)
+    context = {
+        "detail": detail,
+        "form": form,
+        "is_hosted": is_hosted,
+        "style_words": _STYLE_WORDS[detail.style],
+    }
+    return render(
+        request, "capacity/provider.html", "", context, status=422 if form.errors else 200
+    )
+
+
+def _save_provider(
+    name: str, asked: dict[str, Any], present: tuple[str, ...], actor: Actor
+) -> None:
+    """All of what the form says, or nothing."""
+    with transaction.atomic():
+        if tuple(asked["capabilities"]) != present:
+            set_capabilities(pool=name, capabilities=asked["capabilities"], actor=actor)
+        if asked.get("api_key"):
+            set_provider_key(pool=name, api_key=asked["api_key"], actor=actor)
+        elif asked.get("forget"):
+            remove_provider_key(pool=name, actor=actor)
 
 
 _LIMITED = {

@@ -7,11 +7,12 @@ from datetime import datetime
 from django.db.models import Count, OuterRef, QuerySet, Subquery
 
 from capacity.models import CapacityLimit as LimitRow
-from capacity.models import Driver, Pool, PoolRevision, Replica, ReplicaChange
+from capacity.models import Driver, Pool, PoolRevision, ProviderKey, Replica, ReplicaChange
 from capacity.models import Model as ModelRow
 from console.errors import NotFound
 from console.web.keyset import DEFAULT_LIMIT, Page, take
 from console.web.live_state import SeenPool, age_of_ms, pool_states
+from routing.contracts.capabilities import OFFERED, ApiStyle, capabilities_of
 from routing.contracts.capacity import LIMITED, CapacityLimit
 from routing.contracts.endpoint_state import EndpointState
 from routing.contracts.enums import Dimension, ReplicaHealth, ReplicaLifecycle
@@ -94,13 +95,22 @@ class ChangeRow:
 
 @dataclass(frozen=True, slots=True)
 class PoolDetail:
-    """A pool, its settings, and the newest changes of its replicas."""
+    """A pool, its settings, and the newest changes of its replicas.
+
+    `capabilities` are those that requests are held against; `key_hint` is the end of the provider's
+    API key, empty without one.
+    """
 
     pool: PoolRow
     spec: dict[str, object]
     revision: int
     block_size_tokens: int
     changes: tuple[ChangeRow, ...]
+    style: ApiStyle
+    capabilities: tuple[str, ...]
+    are_capabilities_stated: bool
+    key_hint: str
+    key_set_at: datetime | None
 
 
 def models_for_snapshot() -> dict[str, ModelFacts]:
@@ -125,11 +135,12 @@ def pools_for_snapshot() -> dict[str, PoolEntry]:
         if row.pool_id in endpoints and row.port:
             endpoints[row.pool_id].append(_endpoint(row))
             running[row.pool_id] |= {row.revision} if row.revision else set()
+    keys = {row.pool_id: bytes(row.sealed) for row in ProviderKey.objects.all()[:MAX_POOLS]}
     refusing = _refuse_priority({pool.pk: pool for pool in pools}, running)
     return {
         pool.name: PoolEntry(
             id=pool.name,
-            served_model=pool.model.name,
+            served_model=_served_name(pool),
             region=pool.domain.region.slug,
             failure_domain=f"{pool.domain.region.slug}/{pool.domain.slug}",
             hardware=pool.hardware,
@@ -138,6 +149,11 @@ def pools_for_snapshot() -> dict[str, PoolEntry]:
             endpoints=tuple(endpoints[pool.pk]),
             takes_priority=_takes_priority(pool.driver, pool.spec) and pool.pk not in refusing,
             limits=_limits(limits.get(pool.pk, ())),
+            style=style_of(pool.spec),
+            has_tls=style_of(pool.spec) is not ApiStyle.ENGINE,
+            path_prefix=str(pool.spec.get("path_prefix", "")),
+            sealed_key=keys.get(pool.pk, b""),
+            capabilities=tuple(pool.capabilities),
         )
         for pool in pools
     }
@@ -166,9 +182,11 @@ def fleet_page(*, after: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[
 
 def pool_detail(pool: str) -> PoolDetail:
     """One pool by name. Raises `NotFound`."""
-    row = _pools().filter(name=pool).first()
+    row = _pools().select_related("provider_key").filter(name=pool).first()
     if row is None:
         raise NotFound("No such pool.")
+    able = capabilities_of(style_of(row.spec), row.capabilities)
+    key: ProviderKey | None = getattr(row, "provider_key", None)
     changes = (
         ReplicaChange.objects.filter(replica__pool=row)
         .select_related("replica")
@@ -182,6 +200,11 @@ def pool_detail(pool: str) -> PoolDetail:
         changes=tuple(
             ChangeRow(one.replica.name, one.at, one.before, one.after, one.cause) for one in changes
         ),
+        style=style_of(row.spec),
+        capabilities=tuple(one.value for one in OFFERED if one in able),
+        are_capabilities_stated=bool(row.capabilities),
+        key_hint=key.hint if key else "",
+        key_set_at=key.set_at if key else None,
     )
 
 
@@ -205,6 +228,16 @@ def restarts(names: Collection[str], since: datetime) -> dict[str, tuple[int, st
 
 def _pools() -> QuerySet[Pool]:
     return Pool.objects.select_related("model", "domain__region")
+
+
+def style_of(spec: Mapping[str, object]) -> ApiStyle:
+    """Whose API a pool's addresses speak."""
+    return ApiStyle(str(spec.get("api", ApiStyle.ENGINE.value)))
+
+
+def _served_name(pool: Pool) -> str:
+    """The name that a pool's engines, or its provider, know the model by."""
+    return str(pool.spec.get("upstream_model") or pool.model.name)
 
 
 def _takes_priority(driver: str, spec: Mapping[str, object]) -> bool:

@@ -24,6 +24,7 @@ from capacity.models.playbook import (
     PlaybookVersion,
     PlaybookWatch,
 )
+from capacity.models.provider import ProviderKey
 from capacity.models.report import Cadence, Report, ReportFile, ReportSchedule, ReportState
 from capacity.models.rollout import (
     ACTIVE,
@@ -58,6 +59,7 @@ __all__ = [
     "Pool",
     "PoolPlan",
     "PoolRevision",
+    "ProviderKey",
     "Region",
     "Replica",
     "ReplicaChange",

@@ -159,7 +159,8 @@ class Pool(models.Model):
 
     `spec` is the driver's own settings (engine profile, command line, addresses), those of
     `revision`. `surge_replicas` is how many more than desired a running rollout may hold; above 0
-    means that a rollout has the pool. `gpus_per_replica` 0 is not known.
+    means that a rollout has the pool. `gpus_per_replica` 0 is not known. `capabilities` are what
+    its engines are stated to do (`routing.contracts.capabilities`), empty for what is usual.
     """
 
     name = models.SlugField(max_length=120, unique=True)
@@ -174,6 +175,7 @@ class Pool(models.Model):
     spec = models.JSONField(default=dict, blank=True)
     revision = models.PositiveIntegerField(default=1)
     surge_replicas = models.PositiveIntegerField(default=0)
+    capabilities = models.JSONField(default=list, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

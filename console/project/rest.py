@@ -131,6 +131,7 @@ _v1: list[URLPattern | URLResolver] = [
     path("pool-prices/", prices.PoolPrices.as_view(), name="api_pool_prices"),
     path("pools/", fleet.Pools.as_view(), name="api_pools"),
     path("pools/<slug:name>/", fleet.Pool.as_view(), name="api_pool"),
+    path("pools/<slug:name>/provider/", fleet.PoolProvider.as_view(), name="api_pool_provider"),
     path("pools/<slug:name>/limits/", fleet.PoolLimits.as_view(), name="api_pool_limits"),
     path("fleet/limits/", fleet.FleetLimits.as_view(), name="api_fleet_limits"),
     path("inventory/drift/", fleet.Drift.as_view(), name="api_drift"),

@@ -55,6 +55,11 @@ if not 36 <= USAGE_DAYS_KEPT <= 3660:
         "HEADRACE_USAGE_DAYS_KEPT lies between 36 (longer than any budget window) and 3660 days"
     )
 
+# Hosted providers: an authority of their certificates beside the system's, and hosts of theirs that
+# may have addresses inside.
+PROVIDER_CA_FILE = os.environ.get("HEADRACE_PROVIDER_CA_FILE", "")
+PRIVATE_PROVIDERS = frozenset(os.environ.get("HEADRACE_PRIVATE_PROVIDERS", "").split())
+
 PROMETHEUS_URL = os.environ.get("PROMETHEUS_URL", "")  # longer history; empty: our own only
 
 MAIL_URL = os.environ.get("HEADRACE_MAIL_URL", "")  # smtp[s]://user:password@host:port; or a file

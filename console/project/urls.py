@@ -86,6 +86,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("fleet/", fleet.fleet, name="fleet"),
     path("fleet/limits/", fleet.fleet_limits, name="fleet_limits"),
     path("fleet/pools/<str:name>/", fleet.pool, name="pool"),
+    path("fleet/pools/<str:name>/provider/", fleet.pool_provider, name="pool_provider"),
     path("fleet/pools/<str:name>/limits/", fleet.pool_limits, name="pool_limits"),
     path("fleet/pools/<str:name>/roll-out/", steering.start_rollout, name="start_rollout"),
     path("inventory/", inventory.inventory, name="inventory"),

@@ -26,6 +26,7 @@ ALL = (
     "/", "/why-p99/", "/why-bill/", "/tasks/", "/tasks/{task}/", "/carbon/", "/carbon/grid/",
     "/carbon/power/", "/slo/", "/slo/set/", "/slo/{objective}/remove/",
     "/live/", "/fleet/", "/fleet/pools/p-a/", "/fleet/pools/p-a/roll-out/", "/rollouts/",
+    "/fleet/pools/p-a/provider/",
     "/rollouts/{rollout}/", "/rollouts/{rollout}/abort/", "/inventory/", "/inventory/?kind=pool",
     "/inventory/import/", "/inventory/drift/", "/policies/", "/policies/main/",
     "/policies/main/versions/1/", "/policies/main/edit/",

@@ -35,6 +35,7 @@ class PoolSides:
     engine_version: str
     is_rolling: bool
     replicas: tuple[ReplicaSides, ...]
+    is_hosted: bool = False  # a provider reports nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,8 @@ def _replica(pool: PoolSides, one: ReplicaSides) -> list[Drift]:
                 "Roll back, or start a rollout of the pool.",
             )
         )
-    if one.lifecycle is ReplicaLifecycle.READY and one.health is not ReplicaHealth.OK:
+    is_ready = one.lifecycle is ReplicaLifecycle.READY and not pool.is_hosted
+    if is_ready and one.health is not ReplicaHealth.OK:
         seen = "no fresh report" if one.health is None else f"{one.health}: {one.health_reason}"
         found.append(
             _of(pool, one, "state", "ready", seen, "Look at its log; is the collector running?")

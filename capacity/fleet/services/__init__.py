@@ -15,6 +15,11 @@ from capacity.fleet.services.inventory import (
     set_desired_replicas,
 )
 from capacity.fleet.services.limits import set_capacity_limit
+from capacity.fleet.services.providers import (
+    remove_provider_key,
+    set_capabilities,
+    set_provider_key,
+)
 from capacity.fleet.services.reconcile import reconcile_pools
 
 __all__ = [
@@ -29,7 +34,10 @@ __all__ = [
     "drivers",
     "kv_tokens_of",
     "reconcile_pools",
+    "remove_provider_key",
     "revised",
+    "set_capabilities",
     "set_capacity_limit",
     "set_desired_replicas",
+    "set_provider_key",
 ]

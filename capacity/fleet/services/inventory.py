@@ -43,7 +43,7 @@ def drivers() -> Mapping[str, PoolDriver]:
     return {
         Driver.SIMULATED.value: SimulatedDriver(settings.STATE_DIR, settings.BASE_DIR),
         Driver.PROCESS.value: ProcessDriver(settings.STATE_DIR, settings.BASE_DIR),
-        Driver.STATIC.value: StaticDriver(),
+        Driver.STATIC.value: StaticDriver(settings.PROVIDER_CA_FILE, settings.PRIVATE_PROVIDERS),
     }
 
 

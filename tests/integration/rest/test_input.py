@@ -22,6 +22,7 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("post", "tenants/", {"slug": "x", "name": 5}, "name"),
     ("post", "tenants/", {"slug": "x", "name": "X", "allowed_models": "*"}, "allowed_models"),
     ("put", "tenants/acme/limits/", {**LIMIT, "amout": 5}, "amout"),
+    ("put", "pools/p-a/provider/", {"key": "sk-0123456789"}, "key"),
     ("put", "tenants/acme/limits/", {**LIMIT, "amount": "5"}, "amount"),
     ("put", "tenants/acme/limits/", {**LIMIT, "amount": True}, "amount"),
     ("put", "tenants/acme/limits/", {**LIMIT, "amount": 5.5}, "amount"),

@@ -72,3 +72,9 @@ def test_a_domain_without_the_gpus_and_a_model_in_one_domain_are_warned_of() -> 
     ]
     spread = [Placement("a", "m", "eu/a", 2, 4), Placement("b", "m", "us/b", 1, 8)]
     assert placement_warnings(spread, {"eu/a": 8, "us/b": 8}) == ()
+
+
+def test_a_provider_that_reports_nothing_is_no_drift() -> None:
+    unseen = replace(GOOD, health=None)
+    assert drift_of(replace(POOL, replicas=(unseen,)))
+    assert not drift_of(replace(POOL, replicas=(unseen,), is_hosted=True))

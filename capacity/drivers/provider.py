@@ -1,0 +1,90 @@
+"""Hosted providers as the static driver watches them: who they are, and whether they answer.
+
+Nothing is asked of a provider but a TLS handshake: its own pages about itself cost a key, and its
+answers are the gateways' to judge.
+"""
+
+import ipaddress
+import re
+import socket
+import ssl
+from collections.abc import Collection, Mapping
+
+from capacity.drivers.base import DriverError, Observed, ReplicaStatus
+
+SETTINGS = frozenset(("api", "upstream_model", "path_prefix"))
+STYLES = ("openai", "anthropic")
+MAX_MODEL_CHARS = 200
+CONNECT_S = 5.0
+_HOST = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?\Z")
+_PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]{1,64}){1,4}\Z")
+
+
+def check_provider(
+    settings: Mapping[str, object],
+    addresses: Collection[tuple[str, int]],
+    private_hosts: Collection[str],
+) -> None:
+    """Raise `DriverError` unless the settings name a provider that may be called."""
+    if settings.get("api") not in STYLES:
+        raise DriverError(f"api is one of {', '.join(STYLES)}")
+    model = settings.get("upstream_model", "")
+    if not isinstance(model, str) or len(model) > MAX_MODEL_CHARS:
+        raise DriverError("upstream_model is the name that the provider knows the model by")
+    prefix = settings.get("path_prefix", "")
+    if not isinstance(prefix, str) or (prefix and _PREFIX.match(prefix) is None):
+        raise DriverError("path_prefix looks like /openai, without the API's own /v1")
+    for host, _port in addresses:
+        if _HOST.match(host) is None and not _is_literal(host):
+            raise DriverError(f"{host!r} is not a host name: no scheme, path or password")
+        if host not in private_hosts and not is_public(host):
+            raise DriverError(
+                f"{host} is an address inside; who runs Headrace may allow it in"
+                " HEADRACE_PRIVATE_PROVIDERS"
+            )
+
+
+def is_public(host: str) -> bool:
+    """Whether a host may be called: a name (looked up at each connection) or a public address.
+
+    Addresses are recognised in every form that a resolver takes, decimal and hexadecimal too.
+    """
+    if host.lower().rstrip(".") == "localhost" or host.lower().endswith(".localhost"):
+        return False
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        try:
+            found = ipaddress.ip_address(socket.inet_aton(host))
+        except OSError:
+            return True
+    return found.is_global
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def handshake(host: str, port: int, ca_file: str, private_hosts: Collection[str]) -> ReplicaStatus:
+    """Whether a provider completes a TLS handshake, at a public address unless allowed inside."""
+    context = ssl.create_default_context()
+    try:
+        if ca_file:
+            context.load_verify_locations(ca_file)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = [str(one[4][0]) for one in found]
+        if host not in private_hosts:
+            addresses = [one for one in addresses if is_public(one)]
+        if not addresses:
+            return ReplicaStatus(Observed.STARTING, host, port, "it has no public address")
+        with (
+            socket.create_connection((addresses[0], port), CONNECT_S) as plain,
+            context.wrap_socket(plain, server_hostname=host),
+        ):
+            return ReplicaStatus(Observed.SERVING, host, port)
+    except OSError as error:
+        return ReplicaStatus(Observed.STARTING, host, port, f"TLS: {error}"[:200])
