@@ -31,7 +31,13 @@ from routing.gateway.record import (
 from routing.gateway.refusal import error_event, status_of
 from routing.gateway.relay import Relay
 from routing.gateway.repeat import sealed_answer
-from routing.gateway.reply import answer, identity_headers, rate_headers, refusal_answer
+from routing.gateway.reply import (
+    answer,
+    cost_event,
+    identity_headers,
+    rate_headers,
+    refusal_answer,
+)
 from routing.gateway.returns import Returns
 from routing.gateway.stats import Stats
 
@@ -69,6 +75,11 @@ class Ends:
         self._succeeded(exchange, relay)
         finish = partial(self.finish, exchange, data, keep_alive=keep_alive)
         self._account(exchange, RequestStatus.OK, usage, source, 200, done=finish)
+
+    def cost_event(self, exchange: Exchange, relay: Relay) -> bytes:
+        """What a stream costs, and the policy that served it, as an event in the caller's shape."""
+        usage, _ = self._usage_of(exchange, relay)
+        return cost_event(exchange, spend_of(exchange, usage))
 
     def stream_done(self, exchange: Exchange, relay: Relay, data: bytes) -> None:
         """A stream ended as it should; `data` are its last bytes."""

@@ -164,6 +164,11 @@ class Exchange:
         """Output tokens of streams that were lost before the present one."""
         return self.sent.tokens if self.sent is not None else 0
 
+    @property
+    def wants_cost(self) -> bool:
+        """Whether a stream shall tell its cost before its end."""
+        return self.request.headers.get(b"x-headrace-stream-cost", b"").lower() == b"true"
+
     def millis(self, at_s: float) -> int:
         """Unix milliseconds of a monotonic instant of this request."""
         return self.arrived_ms + int((at_s - self.arrived_s) * 1000)

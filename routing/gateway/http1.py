@@ -21,6 +21,7 @@ READ_HEADERS = frozenset(
         b"idempotency-key",
         b"x-stainless-retry-count",
         b"x-headrace-class",
+        b"x-headrace-stream-cost",
         b"x-headrace-deadline-ms",
         b"x-headrace-session-id",
         b"x-headrace-task-id",

@@ -175,6 +175,7 @@ class Relay:
                 keep_usage=self.exchange.call.include_usage,
                 look=self.exchange.operation.look,
                 is_rest=self.exchange.carried_tokens > 0,
+                holds_end=self.exchange.wants_cost,
             )
         return True
 
@@ -240,6 +241,8 @@ class Relay:
 
     def _completed(self, out: bytes) -> None:
         exchange = self.exchange
+        if self._scanner is not None and exchange.wants_cost:
+            out += self._walk.ends.cost_event(exchange, self) + self._scanner.ending
         if exchange.recording is not None:
             exchange.recording.feed(out)
         data = b""

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
+import msgspec
+
 from routing.contracts.enums import WindowKind
 from routing.decision.limits import window_edges
 from routing.decision.types import Rate, Refusal, Standing
+from routing.gateway.dialects.openai import CHAT
 from routing.gateway.dialects.operation import Style
 from routing.gateway.exchange import Exchange
 from routing.gateway.http1 import LAST_CHUNK, STATUS_LINES, Request, chunk, whole
@@ -132,6 +135,33 @@ def answer(
     cost = b"x-headrace-cost-usd: %b\r\n" % dollars(spend_nanousd)
     headers = JSON + identity_headers(exchange) + rates + cost
     return whole(200, headers, body, keep_alive=keep_alive)
+
+
+def cost_event(exchange: Exchange, spend_nanousd: int) -> bytes:
+    """The event before a stream's last one that says what it cost, where the caller asked for it.
+
+    Chat and completions get a chunk without choices, the other dialects an event of a name of ours:
+    clients read over both.
+    """
+    told = {
+        "cost_usd": dollars(spend_nanousd).decode(),
+        "policy_version": exchange.snapshot.policy.label,
+        "request_id": exchange.request_id,
+    }
+    operation = exchange.operation
+    if operation.asks_usage:
+        kind = "chat.completion.chunk" if operation is CHAT else "text_completion"
+        body = {
+            "id": exchange.request_id,
+            "object": kind,
+            "created": exchange.arrived_ms // 1000,
+            "model": exchange.call.model,
+            "choices": [],
+            "headrace": told,
+        }
+        return b"data: %b\n\n" % msgspec.json.encode(body)
+    event = {"type": "headrace.cost"} | told
+    return b"event: headrace.cost\ndata: %b\n\n" % msgspec.json.encode(event)
 
 
 def refusal_answer(

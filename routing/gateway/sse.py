@@ -39,12 +39,14 @@ class SseScanner:
     __slots__ = (
         "_held",
         "_held_bytes",
+        "_holds_end",
         "_is_rest",
         "_keep_usage",
         "_look",
         "_partial",
         "_scan_from",
         "_started",
+        "ending",
         "error",
         "fault",
         "has_done",
@@ -56,15 +58,23 @@ class SseScanner:
     )
 
     def __init__(
-        self, *, keep_usage: bool, look: Look = OPENAI_LOOK, is_rest: bool = False
+        self,
+        *,
+        keep_usage: bool,
+        look: Look = OPENAI_LOOK,
+        is_rest: bool = False,
+        holds_end: bool = False,
     ) -> None:
         """`keep_usage`: the caller asked for the usage event, so it is passed on.
 
         `is_rest`: the stream goes on from another one, so its own beginning is left out.
+        `holds_end`: the event that ends the answer stays in `ending`, for something to come before.
         """
         self._is_rest = is_rest
         self._keep_usage = keep_usage
         self._look = look
+        self._holds_end = holds_end
+        self.ending = b""
         self._partial = bytearray()
         self._scan_from = 0
         self._held: list[bytes] = []
@@ -141,7 +151,7 @@ class SseScanner:
         if payload == DONE:
             self.has_done = True
             self.others += 1
-            return self._release(raw)
+            return self._end(raw)
         if self.tokens and not is_error and self._look.is_ordinary(payload):
             self.tokens += 1
             return raw
@@ -167,8 +177,8 @@ class SseScanner:
             self.usage = payload
             if not seen.is_own and not self._keep_usage:
                 return b""
-        if seen.has_output:
-            return self._release(raw)
+        if seen.has_output or (seen.is_end and self._holds_end):
+            return self._end(raw) if seen.is_end else self._release(raw)
         if self.tokens:
             return raw
         self._held.append(raw)
@@ -180,6 +190,13 @@ class SseScanner:
         self.error = payload
         self._held = []
         return b""
+
+    def _end(self, raw: bytes) -> bytes:
+        """What was kept back, and the event that ends the answer unless that is to wait."""
+        if not self._holds_end:
+            return self._release(raw)
+        self.ending += raw
+        return self._release(b"")
 
     def _release(self, raw: bytes) -> bytes:
         if not self._held:

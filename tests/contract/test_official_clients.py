@@ -10,6 +10,7 @@ from anthropic.types import TextBlock, ToolUseBlock
 from pydantic import BaseModel
 
 from tests.contract.conftest import Served
+from tests.gatewaying import payloads
 from tests.stack import ACME_KEY, ALPHA
 from tests.upstream import (
     LAST,
@@ -364,3 +365,47 @@ def test_neither_client_retries_what_cannot_be_answered(served: Served) -> None:
         refused.create(model="scripted", messages=[])
     assert caught.value.response.headers["x-should-retry"] == "false"
     assert len(served.upstream.requests) == before
+
+
+COST: Any = {"x-headrace-stream-cost": "true"}
+
+
+def test_a_stream_of_chat_tells_its_cost_before_its_end(served: Served) -> None:
+    raw = served.http.post(
+        f"{served.gateway.url}/v1/chat/completions",
+        json={"model": "alpha-8b", "messages": HI, "max_tokens": 9, "stream": True},
+        headers={"authorization": f"Bearer {ACME_KEY}"} | COST,
+    )
+    *_, told, end = payloads(raw.content)
+    assert end == "[DONE]"
+    assert told["choices"] == []
+    row = served.row(told["headrace"]["request_id"])
+    assert told["headrace"]["cost_usd"] == f"{row.spend_nanousd / 1e9:.9f}"
+    assert told["headrace"]["policy_version"] == row.policy == "main@1"
+    assert "usage" not in told
+    chunks = list(
+        served.openai().chat.completions.create(
+            model="alpha-8b", messages=HI, max_tokens=9, stream=True, extra_headers=COST
+        )
+    )
+    assert chunks[-1].model_extra is not None
+    assert chunks[-1].model_extra["headrace"]["cost_usd"]
+
+
+def test_other_streams_tell_it_in_an_event_that_clients_read_over(served: Served) -> None:
+    with served.anthropic().messages.stream(
+        model="alpha-8b", max_tokens=9, messages=HI, extra_headers=COST
+    ) as stream:
+        assert stream.get_final_message().content
+    with served.openai().responses.stream(
+        model="alpha-8b", input=HI, max_output_tokens=9, extra_headers=COST
+    ) as stream:
+        assert stream.get_final_response().output_text
+    raw = served.http.post(
+        f"{served.gateway.url}/v1/messages",
+        json={"model": "alpha-8b", "messages": HI, "max_tokens": 9, "stream": True},
+        headers={"x-api-key": ACME_KEY} | COST,
+    )
+    *_, told, end = payloads(raw.content)
+    assert (told["type"], end["type"]) == ("headrace.cost", "message_stop")
+    assert served.row(told["request_id"]).operation == "messages"
