@@ -398,7 +398,7 @@ def test_other_streams_tell_it_in_an_event_that_clients_read_over(served: Served
     ) as stream:
         assert stream.get_final_message().content
     with served.openai().responses.stream(
-        model="alpha-8b", input=HI, max_output_tokens=9, extra_headers=COST
+        model="alpha-8b", input=HI, max_output_tokens=400, extra_headers=COST
     ) as stream:
         assert stream.get_final_response().output_text
     raw = served.http.post(
