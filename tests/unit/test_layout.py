@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 TOP_LEVEL = {
     *("manage.py", "pyproject.toml", "README.md", "LICENSE"),
     *("requirements.lock", "requirements-forecast.lock"),
-    *("requirements-test.lock", "requirements-vllm.lock"),
+    *("requirements-test.lock", "requirements-tracing.lock", "requirements-vllm.lock"),
     *("console", "tenants", "capacity", "routing", "telemetry"),
     *("templates", "static", "tests", "docker", "docs"),
 }
@@ -67,6 +67,7 @@ def test_no_layer_names_a_missing_module() -> None:
         "requirements.lock",
         "requirements-forecast.lock",
         "requirements-test.lock",
+        "requirements-tracing.lock",
         "requirements-vllm.lock",
     ],
 )
@@ -90,7 +91,9 @@ def test_test_lock_holds_every_runtime_pin_unchanged() -> None:
         return set(found)
 
     assert pins("requirements.lock") <= pins("requirements-forecast.lock")
-    assert pins("requirements-forecast.lock") <= pins("requirements-test.lock")
+    assert pins("requirements.lock") <= pins("requirements-tracing.lock")
+    for extra in ("requirements-forecast.lock", "requirements-tracing.lock"):
+        assert pins(extra) <= pins("requirements-test.lock")
 
 
 def test_bootstrap_needs_nothing_but_the_standard_library() -> None:
