@@ -190,6 +190,8 @@ class Ends:
         self.accountant.shape(shape_row(exchange, end, outcome, cancelled_ms))
         self.stats.ended(event)
         self.calibration.observe(exchange.call.ask, event)
+        if exchange.trace is not None:
+            exchange.trace.ended(exchange, event)
 
     @staticmethod
     def finish(exchange: Exchange, data: bytes, *, keep_alive: bool) -> None:
@@ -233,6 +235,8 @@ class Ends:
             outcome = f"refused:{refusal.reason.value}"
             self.accountant.shape(shape_row(exchange, end, outcome, None))
         self.answer_refusal(exchange, refusal)
+        if exchange.trace is not None:
+            exchange.trace.ended(exchange)
 
     def refuse_plainly(self, exchange: Exchange, refusal: Refusal) -> None:
         """Refuse what is no model call: a count is all that is left."""

@@ -22,6 +22,7 @@ from routing.gateway.dialects.openai import CHAT
 from routing.gateway.dialects.operation import Operation
 from routing.gateway.http1 import Request
 from routing.gateway.once import Recording
+from routing.gateway.trace import Trace
 
 
 class Step(IntEnum):
@@ -103,6 +104,7 @@ class Exchange:
         "snapshot",
         "step",
         "tenant",
+        "trace",
         "tried",
         "upstream_id",
         "was_lost",
@@ -156,6 +158,7 @@ class Exchange:
         self.credits: tuple[Taken, ...] = ()
         self.refusal: Refusal | None = None
         self.prefix_hashes: list[int] | None = None
+        self.trace: Trace | None = None  # where spans are exported
         self.rest = WHOLE  # what its body asks for beside the caller's own
         self.sent: Sent | None = None  # of a stream that may go on elsewhere
 

@@ -31,6 +31,13 @@ READ_HEADERS = frozenset(
         b"x-headrace-parent-id",
         b"x-headrace-step",
         b"x-session-id",
+        b"x-claude-code-session-id",
+        b"x-opencode-session",
+        b"x-session-affinity",
+        b"x-litellm-session-id",
+        b"session-id",
+        b"session_id",
+        b"traceparent",
     )
 )
 

@@ -38,14 +38,20 @@ def exposition(
     gauges: Gauges,
     endpoints: Mapping[str, Endpoint],
     returns: Mapping[tuple[str, str], int],
+    spans: Mapping[str, int],
 ) -> bytes:
-    """The whole page; `returns` counts by limit and outcome."""
+    """The whole page; `returns` counts by limit and outcome, `spans` by outcome (none: off)."""
     lines: list[str] = []
     _counters(lines, stats)
     _family(
         lines, "returns_total", "counter", "Callers back at the time they were told, by limit.",
         (((("limit", limit), ("outcome", o)), n) for (limit, o), n in returns.items()),
     )  # fmt: skip
+    if spans:
+        _family(
+            lines, "spans_total", "counter", "Spans of requests, by what became of them.",
+            (((("outcome", outcome),), n) for outcome, n in spans.items()),
+        )  # fmt: skip
     _gauges(lines, gauges)
     _replicas(lines, endpoints)
     _histograms(lines, "time_to_first_token_seconds", "From accept to first token.", stats.ttft)

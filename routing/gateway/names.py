@@ -1,9 +1,9 @@
 """What callers call their work: task, step, session and outcome, from the headers they send."""
 
-import re
 from typing import NamedTuple
 
 from routing.contracts.enums import TaskOutcome
+from routing.gateway.trace import TRACEPARENT, read_traceparent
 
 MAX_TEXT = 64  # characters kept of a caller's session, task and step names
 MAX_SCORE_CHARS = 24  # a double written out in full
@@ -28,21 +28,18 @@ _SESSION_HEADERS = (
     b"x-headrace-session-id", b"x-session-id", b"x-claude-code-session-id", b"x-opencode-session",
     b"x-session-affinity", b"x-litellm-session-id", b"session-id", b"session_id",
 )  # fmt: skip
-_NAME_HEADERS = frozenset((
+NAME_HEADERS = frozenset((
     b"x-headrace-task-id", b"x-headrace-task-kind", b"x-headrace-step", b"x-headrace-parent-id",
-    b"x-headrace-task-outcome", b"x-headrace-task-score", b"traceparent", *_SESSION_HEADERS,
+    b"x-headrace-task-outcome", b"x-headrace-task-score", TRACEPARENT, *_SESSION_HEADERS,
 ))  # fmt: skip
-# W3C Trace Context: version, trace id, parent span, flags; of a later version more may follow.
-_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?\Z")
-_NO_TRACE = b"0" * 32
 
 
 def names_of(headers: dict[bytes, bytes]) -> Names:
     """The caller's names in its headers; most requests have none."""
-    if _NAME_HEADERS.isdisjoint(headers):
+    if NAME_HEADERS.isdisjoint(headers):
         return _NO_NAMES
     return Names(
-        _text(headers.get(b"x-headrace-task-id")) or _trace(headers.get(b"traceparent")),
+        _text(headers.get(b"x-headrace-task-id")) or _trace(headers.get(TRACEPARENT)),
         _text(headers.get(b"x-headrace-task-kind")),
         _text(headers.get(b"x-headrace-step")),
         next((text for name in _SESSION_HEADERS if (text := _text(headers.get(name)))), ""),
@@ -54,8 +51,8 @@ def names_of(headers: dict[bytes, bytes]) -> Names:
 
 def _trace(raw: bytes | None) -> str:
     """Trace id of a `traceparent`: all calls of a traced workflow carry the same one."""
-    found = _TRACEPARENT.match(raw) if raw else None
-    return "" if found is None or found[1] == _NO_TRACE else found[1].decode()
+    parent = read_traceparent(raw)
+    return "" if parent is None else f"{parent.trace_id:032x}"
 
 
 def _outcome(raw: bytes | None) -> str:

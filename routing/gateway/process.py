@@ -37,6 +37,7 @@ from routing.gateway.server import Listener, Readiness
 from routing.gateway.snapshot import SnapshotKeeper, read_disk, write_disk
 from routing.gateway.stats import Stats
 from routing.gateway.sweep import Sweeper
+from routing.gateway.trace import open_spans
 from routing.gateway.upstream import reach_of
 from routing.gateway.walk import Walk
 from routing.store import keys
@@ -103,6 +104,7 @@ class Gateway:
             self.store, self.overrides, lambda raw: self._keep_on_disk(config.overrides_path, raw)
         )
         self.override_keeper.restore(read_overrides(config.overrides_path), self.started_ms)
+        self.spans = open_spans(config)
         self.walk: Walk | None = None
         self.listener: Listener | None = None
         self.stopping = asyncio.Event()
@@ -157,7 +159,8 @@ class Gateway:
             buffered_bytes=listener.buffered_bytes if listener else 0,
         )
         returns = self.reserver.returns.totals + self.credits.returns.totals
-        return exposition(self.stats, gauges, self.fleet.endpoints, returns)
+        spans = self.spans.counts if self.spans is not None else {}
+        return exposition(self.stats, gauges, self.fleet.endpoints, returns, spans)
 
     def drain(self) -> None:
         """Begin to shut down: not ready at once, what is running may finish."""
@@ -193,6 +196,7 @@ class Gateway:
                 self.clock.now_ms,
                 self.credits,
                 self.overrides,
+                self.spans,
             )
         self.walk.snapshot = snapshot
         failures = snapshot.policy.failures
@@ -451,6 +455,8 @@ async def _close(gateway: Gateway) -> None:
     gateway.prober.stop()
     gateway.adapters.stop()
     gateway.fleet.close()
+    spans = gateway.spans
+    flush = asyncio.ensure_future(spans.close(SHUTDOWN_FLUSH_S)) if spans is not None else None
     left = await gateway.accountant.drain(SHUTDOWN_FLUSH_S)
     if left:
         log.info("%d requests wait in the journal for the ledger", left)
@@ -467,6 +473,8 @@ async def _close(gateway: Gateway) -> None:
         await listener.close()
     await gateway.store.close()
     gateway.journal.close()
+    if flush is not None:
+        await flush
 
 
 def _raise_fd_limit() -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from routing.contracts.capabilities import Capability
 from routing.contracts.enums import WorkClass
@@ -47,6 +48,9 @@ from routing.gateway.resolve import resolve
 from routing.gateway.returns import Caller
 from routing.gateway.stats import Stats
 
+if TYPE_CHECKING:
+    from routing.gateway.spans import Spans
+
 log = logging.getLogger(__name__)
 
 _RANDOM_BITS = 74
@@ -74,6 +78,7 @@ class Walk:
     now_ms: Callable[[], int]
     credits: Credits
     overrides: Overrides = field(default_factory=Overrides)
+    spans: "Spans | None" = None
     budgets: RetryBudgets = field(default_factory=RetryBudgets)
     live: set[Exchange] = field(default_factory=set)
     callers: Callers = field(init=False)
@@ -115,6 +120,8 @@ class Walk:
             return None
         tenant, exchange.key = caller
         exchange.tenant = self.overrides.tenant(tenant, now_ms)
+        if self.spans is not None:
+            exchange.trace = self.spans.begin(request.headers)
         refusal = (
             self._read(exchange)
             or self._resolve(exchange)
@@ -200,6 +207,8 @@ class Walk:
             once=exchange.once,
             body=exchange.call.body,
         )
+        if exchange.trace is not None:
+            exchange.trace.reserving()
         self.reserver.reserve(ask, partial(self._reserved, exchange))
         return exchange if exchange.step is not Step.ENDED else None
 
@@ -210,6 +219,8 @@ class Walk:
             exchange.sent = Sent()
 
     def _reserved(self, exchange: Exchange, outcome: Hold | Kept | Refusal) -> None:
+        if exchange.trace is not None:
+            exchange.trace.reserved()
         if not isinstance(outcome, Hold):
             if isinstance(outcome, Kept):
                 self._replay(exchange, outcome)
@@ -238,6 +249,8 @@ class Walk:
         self.stats.replays += 1
         data, keep_alive = found
         self.ends.finish(exchange, data, keep_alive=keep_alive)
+        if exchange.trace is not None:
+            exchange.trace.ended(exchange)
 
     # -- route, forward
 
@@ -293,8 +306,9 @@ class Walk:
         exchange.pool, exchange.replica = pool.id, endpoint.candidate.id
         exchange.region = pool.region
         endpoint.residency.sent(prefix_of(exchange))
+        served = self.fleet.served_name(exchange.model_name, pool)
         decided = Decided(
-            self.fleet.served_name(exchange.model_name, pool),
+            served,
             exchange.estimate.choice_output_tokens - exchange.carried_tokens,
             exchange.tenant.cache_salt,
             _PRIORITY[exchange.work_class] if pool.takes_priority else 0,
@@ -302,8 +316,11 @@ class Walk:
             pool.is_hosted,
         )
         body = forwarded_body(exchange.call, decided, *exchange.rest)
+        more = b""
+        if exchange.trace is not None:
+            more = exchange.trace.forwarded(pool, exchange.replica, served)
         head = endpoint.head(
-            b"POST", exchange.operation.path, exchange.request_id.encode(), len(body)
+            b"POST", exchange.operation.path, exchange.request_id.encode(), len(body), more
         )
         relay = Relay(self, exchange, endpoint)
         exchange.attempt = relay
@@ -314,6 +331,8 @@ class Walk:
     def failed(self, exchange: Exchange, relay: Relay, verdict: Verdict) -> None:
         """Nothing was sent to the caller: try elsewhere if the policy and the budget allow it."""
         exchange.attempt = None
+        if exchange.trace is not None:
+            exchange.trace.failed(verdict.refusal.reason.value)
         candidate = relay.endpoint.candidate
         if verdict.pause_s:
             candidate.paused_until_s = time.monotonic() + verdict.pause_s
@@ -348,6 +367,8 @@ class Walk:
             return False
         exchange.rest = rest_of(call, text)
         exchange.attempt = None
+        if exchange.trace is not None:
+            exchange.trace.failed(refusal.reason.value)
         self._route(exchange, refusal)
         if relay.is_paused and exchange.attempt is not None:
             exchange.attempt.pause()

@@ -2,7 +2,8 @@
 
 import pytest
 
-from routing.gateway.names import Names, names_of
+from routing.gateway.http1 import READ_HEADERS
+from routing.gateway.names import NAME_HEADERS, Names, names_of
 
 
 def test_every_name_is_read() -> None:
@@ -16,6 +17,10 @@ def test_every_name_is_read() -> None:
         b"x-headrace-task-score": b"0.75",
     }
     assert names_of(headers) == Names("t-1", "triage", "2/5", "s-1", "t-0", "success", 0.75)
+
+
+def test_the_reader_of_requests_keeps_every_header_that_names_something() -> None:
+    assert NAME_HEADERS <= READ_HEADERS
 
 
 @pytest.mark.parametrize("raw", [b"maybe", b"SUCCESS", b"", b"success\n", b"\xff"])
