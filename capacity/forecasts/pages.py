@@ -72,6 +72,7 @@ def forecasts(request: HttpRequest) -> HttpResponseBase:
         "planned": planned,
         "plans": plans,
         "short_pools": sum(1 for plan in plans if plan.short_by),
+        "unknown_pools": sum(1 for plan in plans if plan.trouble),
         "plan_columns": PLAN_COLUMNS,
         "page": rows,
         "pager": pager(request, rows, "rows"),

@@ -29,11 +29,12 @@ _RANGES_S: Final = {
 }
 UNITS: Final = {
     Signal.TENANT_INPUT_RATIO: "times its usual input rate",
-    Signal.POOL_LOST_RATIO: "of its replicas lost (0 to 1)",
+    Signal.POOL_LOST_RATIO: "of its replicas lost",
     Signal.POOL_QUEUE_S: "s of queue wait in its engines, p95",
-    Signal.POOL_KV_RATIO: "of its KV in use (0 to 1)",
+    Signal.POOL_KV_RATIO: "of its KV in use",
     Signal.OBJECTIVE_BURN: "times the allowed burn",
 }
+_SHARES: Final = frozenset({Signal.POOL_LOST_RATIO, Signal.POOL_KV_RATIO})
 SUBJECTS: Final = {
     Signal.TENANT_INPUT_RATIO: "tenant",
     Signal.POOL_LOST_RATIO: "pool",
@@ -41,6 +42,11 @@ SUBJECTS: Final = {
     Signal.POOL_KV_RATIO: "pool",
     Signal.OBJECTIVE_BURN: "objective",
 }
+
+
+def level_words(signal: Signal, level: float) -> str:
+    """A level as it stands before its unit: `20 %` of the replicas, `3.00` times the usual rate."""
+    return f"{level * 100:.0f} %" if signal in _SHARES else f"{level:.2f}"
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ from typing import Any
 from django.db.models import Count, Q
 
 from capacity.models import Playbook, PlaybookAct, PlaybookRun, PlaybookVersion
-from capacity.playbooks.rules import SUBJECTS, UNITS, Document, measure_words, read
+from capacity.playbooks.rules import SUBJECTS, UNITS, Document, level_words, measure_words, read
 from console.errors import NotFound
 from console.web.keyset import DEFAULT_LIMIT, Page, cut
 from routing.overrides.rules import Fault
@@ -24,6 +24,8 @@ class StepView:
     title: str
     enter: float
     leave: float
+    enter_words: str
+    leave_words: str
     reason: str
     measures: tuple[str, ...]
 
@@ -185,6 +187,8 @@ def steps_of(document: Document) -> tuple[StepView, ...]:
             step.title,
             step.enter,
             step.leave,
+            level_words(document.signal, step.enter),
+            level_words(document.signal, step.leave),
             step.reason,
             tuple(measure_words(one, document) for one in step.measures),
         )

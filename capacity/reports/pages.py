@@ -63,10 +63,10 @@ class ScheduleForm(ServiceForm):
     recipients = forms.CharField(
         required=False,
         max_length=6000,
-        widget=forms.Textarea(attrs={"rows": 3}),
+        widget=forms.Textarea(attrs={"rows": 3, "class": "short"}),
         help_text="Mail addresses, one a line. The report holds every tenant's figures.",
     )
-    is_enabled = forms.BooleanField(label="On", required=False, initial=True)
+    is_enabled = forms.BooleanField(label="Reports are issued", required=False, initial=True)
 
     def clean_recipients(self) -> list[str]:
         """Addresses without empty lines."""

@@ -106,7 +106,7 @@ def rollout(request: HttpRequest, rollout_id: int) -> HttpResponseBase:
         "columns": LANE_COLUMNS,
         "changes": setting_changes(found.before, found.after),
         "strips": _strips(found),
-        "acts": _acts(found, may_run=may_run),
+        "acts": acts_of(found, may_run=may_run),
         "judged": next((lane for lane in reversed(found.lanes) if lane.judgement), None),
         "judge_columns": JUDGE_COLUMNS,
         "ready_note": f"of {found.desired_replicas} desired",
@@ -155,7 +155,7 @@ def _strips(found: RolloutDetail) -> list[Strip]:
     return [Strip(tone, row.state.replace("_", " "), text, next_step=next_step)]
 
 
-def _acts(found: RolloutDetail, *, may_run: bool) -> list[Act]:
+def acts_of(found: RolloutDetail, *, may_run: bool) -> list[Act]:
     """The buttons that fit the state, with the reason where one may not be pressed."""
     needs = "" if may_run else "Needs the permission rollout_run"
     taken = f"Rollout {found.other_id} has the pool" if found.other_id else ""

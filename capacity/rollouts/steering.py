@@ -11,6 +11,7 @@ from django.shortcuts import redirect
 
 from capacity.models import OnTooFew
 from capacity.rollouts import services
+from capacity.rollouts.pages import acts_of
 from capacity.rollouts.rules.judging import (
     DEFAULT_ERROR_EXCESS_RATIO,
     DEFAULT_LIMIT_S,
@@ -26,7 +27,12 @@ from capacity.rollouts.rules.lanes import (
     LEAST_LOAD_LIMIT_S,
     MOST_S,
 )
-from capacity.rollouts.selectors import PoolToRoll, pool_to_roll, rollout_detail
+from capacity.rollouts.selectors import (
+    PoolToRoll,
+    RolloutDetail,
+    pool_to_roll,
+    rollout_detail,
+)
 from capacity.rollouts.services.acts import Plan
 from console.accounts.person import acting
 from console.accounts.selectors import Permission, require
@@ -245,9 +251,29 @@ def rollout_act(request: HttpRequest, rollout_id: int, act: str) -> HttpResponse
         "effect": _EFFECTS[act],
         "ready_note": f"of {found.desired_replicas} desired",
         "is_danger": act in ("abort", "roll-back"),
+        "strips": _act_strips(found, act),
     }
     status = 422 if form.errors else 200
     return render(request, "capacity/rollout_act.html", "", context, status=status)
+
+
+def _act_strips(found: RolloutDetail, act: str) -> list[Strip]:
+    """Why the act does not fit, so that nobody types a name in vain."""
+    row = found.row
+    fitting = {one.name: one.why_not for one in acts_of(found, may_run=True)}
+    if act in fitting and not fitting[act]:
+        return []
+    why = fitting.get(act) or f"Rollout {row.id} is {row.state.replace('_', ' ')}"
+    return [
+        Strip(
+            "warn",
+            "not now",
+            f"{why}.",
+            url=f"/rollouts/{row.id}/",
+            action="Open it",
+            next_step="Its page offers what fits its state.",
+        )
+    ]
 
 
 def _initial(request: HttpRequest, pool: PoolToRoll) -> dict[str, object]:

@@ -14,15 +14,17 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 WIDTH, HEIGHT = 720, 220
+NARROW = 380  # of a second drawing for narrow windows: scaled down, text would be too small
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 10, 24
 _TICKS = 4
-_LABELS_MAX = 7  # along x: more would touch
+_LABEL_ROOM = 100  # along x a label: closer ones would touch
 _CHAR = 6.2  # width of a label's character, about
 POINTS_MAX = 1500
 BARS_MAX = 20
 _BAR = 22  # height of a bar with its gap
 _BAR_LABEL = 150
-_BAR_CHARS = 22
+_BAR_LABEL_NARROW = 110
+_BAR_WORDS = 110
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ def draw(chart: Chart, width: float = WIDTH, height: float = HEIGHT) -> Drawing:
     levels = [step * tick for tick in range(_TICKS + 1)]
     rules = tuple((_LEFT, width - _RIGHT, y_of(level)) for level in levels)
     labels = [Label(_LEFT - 6, y_of(level) + 4, short(level), "end") for level in levels]
-    labels += _x_labels(chart.labels, x_of, height - 6)
+    labels += _x_labels(chart.labels, x_of, height - 6, width)
     paths: list[Path] = []
     if chart.span is not None:
         paths += _areas(chart.span, x_of, y_of)
@@ -136,22 +138,37 @@ def draw_bars(bars: Bars, width: float = WIDTH) -> Drawing:
     """Shapes of horizontal bars, at most `BARS_MAX`."""
     rows = bars.rows[:BARS_MAX]
     top = max((amount for _, amount, _ in rows), default=0.0) or 1.0
-    room = width - _BAR_LABEL - 110
+    start = _BAR_LABEL if width >= WIDTH else _BAR_LABEL_NARROW
+    room, chars = width - start - _BAR_WORDS, int((start - 8) / _CHAR)
     paths, labels = [], []
     for at, (name, amount, words) in enumerate(rows):
         y = at * _BAR + 4
-        end = _BAR_LABEL + room * min(max(amount / top, 0.0), 1.0)
-        corners = ((_BAR_LABEL, y), (end, y), (end, y + _BAR - 8), (_BAR_LABEL, y + _BAR - 8))
+        end = start + room * min(max(amount / top, 0.0), 1.0)
+        corners = ((start, y), (end, y), (end, y + _BAR - 8), (start, y + _BAR - 8))
         paths.append(Path(corners, 0, is_filled=True))
-        cut = name if len(name) <= _BAR_CHARS else f"{name[: _BAR_CHARS - 1]}…"
-        labels.append(Label(_BAR_LABEL - 8, y + 11, cut, "end", is_muted=False))
+        cut = name if len(name) <= chars else f"{name[: chars - 1]}…"
+        labels.append(Label(start - 8, y + 11, cut, "end", is_muted=False))
         labels.append(Label(end + 6, y + 11, words))
     return Drawing(width, len(rows) * _BAR + 6, (), tuple(paths), tuple(labels))
 
 
 def svg(chart: Chart | Bars) -> SafeString:
-    """The chart as inline SVG with its key; colours come from the page's style sheet."""
-    drawing = draw_bars(chart) if isinstance(chart, Bars) else draw(chart)
+    """The chart as inline SVG with its key; colours come from the page's style sheet.
+
+    It is drawn twice: the style sheet shows the one that fits the window.
+    """
+    return format_html(
+        '<figure class="plot"><figcaption>{}, <span>{}</span></figcaption>{}{}{}</figure>',
+        chart.title,
+        chart.unit,
+        _svg(chart, WIDTH, "broad"),
+        _svg(chart, NARROW, "narrow"),
+        "" if isinstance(chart, Bars) else _key(chart),
+    )
+
+
+def _svg(chart: Chart | Bars, width: int, name: str) -> SafeString:
+    drawing = draw_bars(chart, width) if isinstance(chart, Bars) else draw(chart, width)
     parts = [
         format_html('<line class="rule" x1="{}" x2="{}" y1="{}" y2="{}"/>', x1, x2, y, y)
         for x1, x2, y in drawing.rules
@@ -169,17 +186,12 @@ def svg(chart: Chart | Bars) -> SafeString:
         for label in drawing.labels
     ]
     return format_html(
-        '<figure class="plot"><figcaption>{}, <span>{}</span></figcaption>'
-        '<div class="across" tabindex="0" role="group" aria-label="{}">'
-        '<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg></div>{}</figure>',
-        chart.title,
-        chart.unit,
-        chart.title,
+        '<svg class="{}" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>',
+        name,
         drawing.width,
         drawing.height,
         chart.sentence,
         _joined(parts),
-        "" if isinstance(chart, Bars) else _key(chart),
     )
 
 
@@ -265,18 +277,20 @@ def _areas(span: Span, x_of: Callable[[int], float], y_of: Callable[[float], flo
     return found
 
 
-def _x_labels(names: Sequence[str], x_of: Callable[[int], float], y: float) -> list[Label]:
+def _x_labels(
+    names: Sequence[str], x_of: Callable[[int], float], y: float, width: float
+) -> list[Label]:
     """Some of the steps' names, evenly spaced, without touching."""
     if not names:
         return []
-    every = max(1, -(-len(names) // _LABELS_MAX))
+    every = max(1, -(-len(names) // max(1, int(width / _LABEL_ROOM))))
     shown = [Label(x_of(at), y, names[at], "middle") for at in range(0, len(names), every)]
     # the first one begins at the axis; the second gives way where they would touch
     first = Label(shown[0].x, y, shown[0].text, "start")
     if len(shown) > 1 and shown[1].x - first.x < len(first.text) * _CHAR * 1.5:
         del shown[1]
     kept = [first, *shown[1:]]
-    if len(kept) > 1 and kept[-1].x + len(kept[-1].text) * _CHAR / 2 > WIDTH:
+    if len(kept) > 1 and kept[-1].x + len(kept[-1].text) * _CHAR / 2 > width:
         kept[-1] = Label(kept[-1].x, y, kept[-1].text, "end")
     return [
         label

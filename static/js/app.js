@@ -1,5 +1,7 @@
 // Small behaviour that every page shares. Nothing here is needed to read or to act.
 
+import { makeCards } from "./cards.js";
+
 const THEMES = ["auto", "light", "dark"];
 const YEAR_S = 31536000;
 
@@ -91,8 +93,10 @@ function onClick(event) {
   if (button) onCopy(button);
 }
 
-// A low window may cut the column of pages: show the one that is open.
-document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest" });
+// A low window may cut the column of pages, a narrow one a row of tabs: show what is open.
+for (const node of document.querySelectorAll(".side [aria-current], .tabs [aria-current]")) {
+  node.scrollIntoView({ block: "nearest", inline: "nearest" });
+}
 
 for (const node of document.querySelectorAll("[data-needs-script]")) node.hidden = false;
 for (const node of document.querySelectorAll("[data-without-script]")) node.hidden = true;
@@ -133,9 +137,11 @@ document.addEventListener("htmx:error", (event) => {
 document.addEventListener("htmx:after:swap", () => {
   markFresh();
   sizeBars(document);
+  makeCards(document);
   refreshAges();
 });
 sizeBars(document);
+makeCards(document);
 refreshAges();
 setInterval(() => {
   if (!document.hidden) refreshAges();

@@ -27,7 +27,7 @@ from tenants.directory.access import open_tenant
 from tenants.directory.selectors import TenantView, projects
 from tenants.keys.labels import a_priced_model
 from tenants.keys.rules import DEFAULT_GRACE_S, OFFERED_GRACES_S
-from tenants.keys.selectors import KeyView
+from tenants.keys.selectors import KeyView, traffic_of
 from tenants.keys.selectors import key as one_key
 from tenants.keys.selectors import keys as listed_keys
 from tenants.keys.services import IssuedKey, issue_key, revoke_key, rotate_key
@@ -41,6 +41,7 @@ COLUMNS = (
     Column("Project"),
     Column("Models"),
     Column("Class"),
+    number("Requests", "24 h", meaning="Calls with this key in the last 24 hours"),
     Column("Issued"),
     Column("Ends"),
     Column("", meaning="Acts"),
@@ -109,12 +110,16 @@ def keys(request: HttpRequest, slug: str, area: str) -> HttpResponseBase:
     rows = listed_keys(tenant.id, before_id=before_id, limit=DEFAULT_LIMIT + 1)
     lines = cut(rows, DEFAULT_LIMIT, lambda line: line.id)
     now = timezone.now()
+    traffic = traffic_of(tenant.id, [line.id for line in lines.rows], now)
     context = {
         **_frame(request, tenant, area),
         "page": lines,
         "pager": pager(request, lines, "rows"),
         "columns": COLUMNS,
-        "rows": [{"key": line, "state": state_of(line, now)} for line in lines.rows],
+        "rows": [
+            {"key": line, "state": state_of(line, now), "traffic": traffic.get(line.id)}
+            for line in lines.rows
+        ],
     }
     return render(request, "tenants/keys.html", "rows", context)
 
@@ -175,7 +180,13 @@ def revoke(request: HttpRequest, slug: str, area: str, key_id: int) -> HttpRespo
         )
         messages.success(request, f"Key {key.prefix} is revoked.", "ok")
         return redirect(f"{area}keys", slug=slug)
-    context = {**_frame(request, tenant, area), "form": form, "key": key, "last": last}
+    context = {
+        **_frame(request, tenant, area),
+        "form": form,
+        "key": key,
+        "last": last,
+        "traffic": traffic_of(tenant.id, [key.id], timezone.now(), grain="m").get(key.id),
+    }
     return render(
         request, "tenants/revoke_key.html", "", context, status=422 if form.errors else 200
     )

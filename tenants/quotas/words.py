@@ -42,7 +42,10 @@ SHORTEST_ELAPSED_S = 60.0  # a rate over less than this says nothing
 
 @dataclass(frozen=True, slots=True)
 class LimitRow:
-    """A limit and its position in words. Ratios and amounts are None while unknown."""
+    """A limit and its position in words, money rounded; `label` holds it exactly.
+
+    Ratios are None while unknown.
+    """
 
     title: str
     unit: str
@@ -59,12 +62,17 @@ class LimitRow:
 
     @property
     def label(self) -> str:
-        """The whole position as a sentence, for those who do not see the bar."""
+        """The whole position as a sentence, exact, for those who do not see the bar."""
         if not self.position.is_known:
             return f"{self.title}: position unknown, limit {self.amount} {self.unit}".strip()
+        limit = self.position.limit
+        used, held, left = (
+            amount_of(limit, value)
+            for value in (self.position.used, self.position.held, self.position.remaining)
+        )
         return (
-            f"{self.title}: {self.used} used and {self.held} held of {self.amount} {self.unit}, "
-            f"{self.remaining} remaining"
+            f"{self.title}: {used} used and {held} held of {self.amount} {self.unit}, "
+            f"{left} remaining"
         ).strip()
 
 
@@ -91,6 +99,11 @@ def amount_of(limit: LimitView, value: int | None) -> str:
     """An amount of the limit's dimension: exact dollars, or a whole number."""
     is_money = limit.dimension is Dimension.SPEND_NANOUSD
     return units.usd(value) if is_money else units.count(value)
+
+
+def _rounded(limit: LimitView, value: int | None) -> str:
+    is_money = limit.dimension is Dimension.SPEND_NANOUSD
+    return units.usd_short(value) if is_money else units.count(value)
 
 
 def subject_of(limit: LimitView, key_names: dict[int, str]) -> str:
@@ -175,10 +188,10 @@ def _row(position: LimitPosition, key_names: dict[int, str], now: datetime) -> L
         unit="USD" if limit.dimension is Dimension.SPEND_NANOUSD else "",
         subject=subject_of(limit, key_names),
         position=position,
-        used=amount_of(limit, position.used),
-        held=amount_of(limit, position.held),
+        used=_rounded(limit, position.used),
+        held=_rounded(limit, position.held),
         amount=amount_of(limit, limit.amount),
-        remaining=amount_of(limit, position.remaining),
+        remaining=_rounded(limit, position.remaining),
         used_ratio=_share(position.used, limit.amount, whole) if is_known else None,
         held_ratio=_share(position.held, limit.amount, whole) if is_known else None,
         resets_s=(

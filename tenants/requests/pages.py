@@ -1,6 +1,6 @@
 """Asking for more: a tenant's own requests, and the operators' list with the fleet beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -24,6 +24,7 @@ from tenants.directory.access import open_tenant
 from tenants.directory.selectors import TenantView
 from tenants.models import QuotaRequestState
 from tenants.quotas.selectors import LimitView
+from tenants.requests.rules import Load
 from tenants.requests.selectors import (
     RequestView,
     Room,
@@ -195,6 +196,7 @@ def quota_requests(request: HttpRequest) -> HttpResponseBase:
         "pager": pager(request, found, "rows"),
         "columns": COLUMNS,
         "rows": [_row(one, rooms.get(one.id)) for one in found.rows],
+        "load": _whole_fleet(found.rows, rooms),
         "state": shown,
         "states": tuple(SHOWN),
         "tenant_slug": slug,
@@ -277,6 +279,12 @@ def _decide(request: HttpRequest, found: RequestView, form: DecideForm) -> int:
     decided = one_request(found.id, tenant_ids=None)
     messages.success(request, f"{found.tenant}, {named(found.limit)}: {happened(decided)}", "ok")
     return 302
+
+
+def _whole_fleet(found: Sequence[RequestView], rooms: Mapping[int, Room]) -> Load | None:
+    """The fleet's load, if a request shown is about all models."""
+    loads = (rooms[one.id].load for one in found if one.id in rooms and not one.limit.model)
+    return next(loads, None)
 
 
 def _row(found: RequestView, room: Room | None = None) -> dict[str, object]:

@@ -229,6 +229,12 @@ def test_a_narrow_window_opens_its_pages_by_keyboard_and_without_scripts(visit):
         window.page.get_by_role("button", name="ada").click()
         expect(window.page.get_by_role("button", name="Sign out")).to_be_visible()
         assert faults_of(window.page, theme) == []
+        window.go("/usage/")  # rows are cards now, and still rows of a table
+        row = window.page.get_by_role("table").get_by_role("row").nth(1)
+        expect(row.get_by_role("cell").first).to_have_attribute("data-label", "Tenant")
+        label = "getComputedStyle(node, '::before').content"
+        assert row.get_by_role("cell").first.evaluate(f"node => {label}") == '"Tenant"'
+        assert faults_of(window.page, theme) == []
         assert window.complaints == []
     bare = visit("tina", java_script_enabled=False, **narrow)
     bare.go("/t/acme/")
