@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from django.http import HttpRequest, HttpResponseBase
 
 from capacity.models import RolloutState
+from capacity.rollouts.fitting import acts_of
 from capacity.rollouts.rules.lanes import LANE_STEPS, Step, setting_changes
 from capacity.rollouts.selectors import LaneRow, RolloutDetail, rollout_detail, rollouts_page
 from console.accounts.selectors import Permission, can, require
@@ -63,16 +64,6 @@ class Cell:
     glyph: str
     text: str
     words: str
-
-
-@dataclass(frozen=True, slots=True)
-class Act:
-    """A button of the page; `why_not` is what it needs when it may not be pressed."""
-
-    name: str
-    label: str
-    is_danger: bool = False
-    why_not: str = ""
 
 
 @page("GET", query=("pool", "state", "after"))
@@ -153,32 +144,6 @@ def _strips(found: RolloutDetail) -> list[Strip]:
         return []
     tone, text, next_step = said
     return [Strip(tone, row.state.replace("_", " "), text, next_step=next_step)]
-
-
-def acts_of(found: RolloutDetail, *, may_run: bool) -> list[Act]:
-    """The buttons that fit the state, with the reason where one may not be pressed."""
-    needs = "" if may_run else "Needs the permission rollout_run"
-    taken = f"Rollout {found.other_id} has the pool" if found.other_id else ""
-    superseded = "" if found.is_way_back_known else "The pool has been rolled out since"
-    state = found.row.state
-    if state == RolloutState.RUNNING:
-        names = ["pause", "abort", "roll-back"]
-    elif state == RolloutState.PAUSED:
-        names = ["resume", "abort", "roll-back"]
-    elif state == RolloutState.ROLLING_BACK:
-        names = ["pause", "abort"]
-    elif state == RolloutState.FAILED:
-        names = ["resume"]
-    elif state == RolloutState.CANCELLED:
-        names = ["roll-back"]
-    else:
-        names = []
-    is_over = state in (RolloutState.FAILED, RolloutState.CANCELLED)
-    why_not = needs or (is_over and (taken or superseded)) or ""
-    return [
-        Act(name, name.replace("-", " ").capitalize(), name in ("abort", "roll-back"), why_not)
-        for name in names
-    ]
 
 
 def _cells(lane: LaneRow) -> list[Cell]:

@@ -11,7 +11,7 @@ from django.shortcuts import redirect
 
 from capacity.models import OnTooFew
 from capacity.rollouts import services
-from capacity.rollouts.pages import acts_of
+from capacity.rollouts.fitting import acts_of
 from capacity.rollouts.rules.judging import (
     DEFAULT_ERROR_EXCESS_RATIO,
     DEFAULT_LIMIT_S,
