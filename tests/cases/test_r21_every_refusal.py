@@ -192,6 +192,10 @@ AGAIN, NEVER, LATER, SOON = "again", "never", "later", "soon"
 KINDS: dict[str, tuple[Callable[[World], httpx.Response], int, Reason, str, str, bool]] = {
     "bad json": (posted(raw=b"{"), 400, Reason.INVALID_REQUEST, NEVER, "", False),
     "bad field": (posted(n=99), 400, Reason.INVALID_REQUEST, NEVER, "", False),
+    "capability": (
+        posted(web_search_options={"search_context_size": "low"}),
+        400, Reason.UNSUPPORTED_CAPABILITY, NEVER, "", False,
+    ),
     "no key": (posted(secret="wrong"), 401, Reason.UNAUTHORIZED, NEVER, "", False),
     "model": (posted(secret="key-of-few"), 403, Reason.MODEL_NOT_ALLOWED, NEVER, "", False),
     "class": (

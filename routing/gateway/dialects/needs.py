@@ -73,8 +73,8 @@ def _asked(operation: Operation, fields: Fields) -> list[tuple[Capability, str]]
         if name in stated and _has_format(bytes(fields[name]))
     ]
     found += [(Capability.STATE, name) for name in _STATE if name in stated]
-    if "prompt" in stated and operation.field == "input":  # a template kept by the provider
-        found.append((Capability.STATE, "prompt"))
+    if operation.field == "input" and bytes(fields.get("prompt", b"")).startswith(b"{"):
+        found.append((Capability.STATE, "prompt"))  # a template that the provider keeps
     if "audio" in stated or ("modalities" in stated and b'"audio"' in bytes(fields["modalities"])):
         found.append((Capability.AUDIO_OUTPUT, "audio" if "audio" in stated else "modalities"))
     found += [
