@@ -12,8 +12,10 @@ from typing import Any
 import httpx
 import redis
 
+from routing.contracts.process import GatewayStatus, decode_gateway_status
 from routing.contracts.snapshot import bucket_of
 from routing.contracts.usage import UsageEvent
+from routing.store import keys
 from tests.stack import (
     ACME_KEY,
     GatewayProcess,
@@ -42,6 +44,21 @@ def serving(
             # Killed, not stopped: nobody reads its journal, and no ledger acknowledges its rows.
             gateway.process.kill()
             gateway.process.wait(10)
+
+
+def next_status(store: "redis.Redis[bytes]", gateway_id: str = "g0") -> GatewayStatus:
+    """What the gateway says of itself from now on, not what it said before."""
+
+    def said() -> GatewayStatus | None:
+        raw = store.hget(keys.GATEWAYS, gateway_id)
+        return decode_gateway_status(raw) if raw else None
+
+    before = said()
+    at_ms = before.at_ms if before else 0
+    wait_until(lambda: (now := said()) is not None and now.at_ms > at_ms, 10, "its next status")
+    found = said()
+    assert found is not None
+    return found
 
 
 def rows(store: "redis.Redis[bytes]", count: int, timeout_s: float = 5.0) -> list[UsageEvent]:

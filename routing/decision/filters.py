@@ -1,6 +1,6 @@
 """Reasons why an endpoint cannot take a request: hard ones, and those that load alone gives."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +23,8 @@ class Why(StrEnum):
     LOST = "lost"
     KV_FULL = "kv_full"
     NO_ADAPTER = "no_adapter"
+    REGION = "region"
+    SLOW = "slow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class Candidate:
     `ready_at_s` is since when it serves: since it became ready, or recovered. `paused_until_s` is
     set by an upstream's 429; `in_flight` and `held_tokens` are this gateway's own unfinished work
     there. `adapters` are the names that it lists as loaded beside its own model; None: it was not
-    asked, or has not answered yet.
+    asked, or has not answered yet. `adapter_breakers` judge what it does for one of those.
+    `in_failing_region` and `pace_ratio` come from its neighbours: see `regions` and `outlier`.
     """
 
     id: str
@@ -62,6 +65,9 @@ class Candidate:
     held_tokens: int = 0
     report: Report | None = None
     adapters: frozenset[str] | None = None
+    adapter_breakers: dict[str, Breaker] = field(default_factory=dict)
+    in_failing_region: bool = False
+    pace_ratio: float = 1.0
 
 
 @dataclass(slots=True)
@@ -119,7 +125,7 @@ def load_of(candidate: Candidate, need: Need, now_s: float) -> Load:
 def why_not(  # noqa: PLR0911 one line a reason, in order, is the clearest form
     candidate: Candidate, weight: float, need: Need, load: Load, now_s: float
 ) -> Why | None:
-    """First reason that rules the endpoint out, or None. `KV_FULL` and `LOST` are soft."""
+    """First reason that rules the endpoint out, or None; some are soft: see `select`."""
     if candidate.id in need.tried:
         return Why.TRIED
     if candidate.is_draining:
@@ -132,6 +138,10 @@ def why_not(  # noqa: PLR0911 one line a reason, in order, is the clearest form
         return Why.BREAKER
     if candidate.report is not None and candidate.report.health is ReplicaHealth.LOST:
         return Why.LOST
+    if candidate.in_failing_region:
+        return Why.REGION
+    if candidate.pace_ratio == 0:
+        return Why.SLOW
     if load.kv_ratio > KV_FULL_RATIO:
         return Why.KV_FULL
     return None

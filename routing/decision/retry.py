@@ -55,6 +55,7 @@ class Kind(StrEnum):
 
     REFUSED = "refused"  # it took nothing on: another may always be tried
     LOST = "lost"  # it took the request and gave nothing: only under the policy's switch
+    OVER = "over"  # it took the request, whose own time is up: nobody may try again
     CALLER = "caller"  # the request itself is at fault: nobody else would take it
 
 

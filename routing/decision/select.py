@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from routing.decision.affinity import held_tokens
+from routing.decision.breaker import Phase
 from routing.decision.draw import draw
 from routing.decision.filters import Candidate, Load, Need, Why, load_of, why_not
 from routing.decision.scorers import Terms, terms_of
@@ -11,7 +12,7 @@ from routing.decision.slow_start import SLOW_START_S, turn
 
 EJECT_MAX_RATIO = 0.34  # share of a pool that breakers may keep away, at least one replica
 Score = Callable[[Candidate, Load, Need, float], Terms]
-_SOFT = (Why.LOST, Why.KV_FULL)
+_SOFT = (Why.LOST, Why.REGION, Why.SLOW, Why.KV_FULL)
 _LAST_RESORT = (Why.BREAKER, Why.PAUSED)
 
 
@@ -91,6 +92,8 @@ def _look(group: Group, need: Need, now_s: float) -> list[Looked]:
         why = why_not(candidate, weight, need, load, now_s)
         if group.adapter and group.adapter not in (candidate.adapters or ()):
             why = Why.NO_ADAPTER
+        elif why is None and group.adapter and _is_broken(candidate, group.adapter):
+            why = Why.BREAKER
         one = Looked(candidate, weight, load, why)
         if one.why is Why.BREAKER:
             broken.append(candidate)
@@ -100,7 +103,17 @@ def _look(group: Group, need: Need, now_s: float) -> list[Looked]:
     ejected = max(1, int(EJECT_MAX_RATIO * len(found)))
     broken.sort(key=lambda c: (c.breaker.opened_at_s, c.id))
     back = {candidate.id for candidate in broken[ejected:]}
-    return [one._replace(why=None) if one.candidate.id in back else one for one in found]
+    return [
+        one._replace(why=Why.REGION if one.candidate.in_failing_region else None)
+        if one.candidate.id in back
+        else one
+        for one in found
+    ]
+
+
+def _is_broken(candidate: Candidate, adapter: str) -> bool:
+    breaker = candidate.adapter_breakers.get(adapter)
+    return breaker is not None and breaker.phase is Phase.OPEN
 
 
 def _pick(
@@ -129,7 +142,7 @@ def _pick(
             left = 1 - held[candidate.id] / need.input_tokens
             terms = terms._replace(prefill_s=terms.prefill_s * left)
         compared.append((candidate, terms))
-        rank = (load.is_stale, sum(terms) / (weight or 1.0))
+        rank = (load.is_stale, sum(terms) / ((weight or 1.0) * (candidate.pace_ratio or 1.0)))
         if rank < best:
             best, tied = rank, [candidate]
         elif rank == best:

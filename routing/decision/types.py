@@ -32,6 +32,7 @@ class Reason(StrEnum):
     UPSTREAM_RATE_LIMITED = "upstream_rate_limited"
     UPSTREAM_ERROR = "upstream_error"
     UPSTREAM_TIMEOUT = "upstream_timeout"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
     CONTEXT_CAPPED = "context_capped"
     CLASS_PAUSED = "class_paused"
     SHED = "shed"

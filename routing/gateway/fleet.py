@@ -8,10 +8,12 @@ from routing.contracts.endpoint_state import EndpointState, PoolState
 from routing.contracts.enums import ReplicaHealth
 from routing.contracts.sealing import SealError, open_sealed, provider_purpose
 from routing.contracts.snapshot import EndpointEntry, ModelEntry, PoolEntry, Snapshot
-from routing.decision.breaker import Breaker
+from routing.decision.breaker import Breaker, Outcome
 from routing.decision.filters import Candidate, Report
+from routing.decision.outlier import Pace, weigh_pool
+from routing.decision.regions import failing_regions
 from routing.decision.residency import Residency, entries_for
-from routing.decision.select import Group
+from routing.decision.select import EJECT_MAX_RATIO, Group
 from routing.gateway.dialects.needs import Needs
 from routing.gateway.upstream import ConnectionPool, Reach, reach_of
 
@@ -41,6 +43,7 @@ class Endpoint:
         "connections",
         "entry",
         "is_listed",
+        "pace",
         "pool",
         "residency",
     )
@@ -64,6 +67,7 @@ class Endpoint:
         self.is_listed = True
         self._recovered_at_s = LONG_AGO_S
         self.residency = Residency(0)
+        self.pace = Pace()
 
     def head(
         self, method: bytes, path: bytes, request_id: bytes, length: int, more: bytes = b""
@@ -193,6 +197,35 @@ class Fleet:
             if not left:
                 return need, param
         return None
+
+    def judge(
+        self, model: str, endpoint: Endpoint, outcome: Outcome, now_s: float, *, was_answered: bool
+    ) -> None:
+        """Tell breakers what a request found.
+
+        What an adapter's own answer says counts for the adapter, all else for the replica too.
+        """
+        candidate = endpoint.candidate
+        name = self._adapters.get((model, endpoint.pool.id))
+        if name is not None:
+            breakers = candidate.adapter_breakers
+            breaker = breakers.setdefault(name, Breaker(f"{candidate.id}/{name}"))
+            breaker.observe(outcome, now_s)
+        if name is None or outcome is not Outcome.FAILURE or not was_answered:
+            candidate.breaker.observe(outcome, now_s)
+
+    def compare(self, now_s: float) -> None:
+        """Judge endpoints by their neighbours: failing regions, outliers; called each second."""
+        pools: dict[str, list[tuple[Candidate, Pace]]] = {}
+        all_ = list(self.endpoints.values())
+        failing = failing_regions(
+            (one.pool.region, not one.candidate.breaker.allows()) for one in all_
+        )
+        for one in all_:
+            one.candidate.in_failing_region = one.pool.region in failing
+            pools.setdefault(one.pool.id, []).append((one.candidate, one.pace))
+        for members in pools.values():
+            weigh_pool(members, now_s, int(EJECT_MAX_RATIO * len(members)))
 
     def own(self, groups: Sequence[Group]) -> list[Group]:
         """Those of pools of our own engines."""

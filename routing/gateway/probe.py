@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 
-from routing.decision.filters import Candidate
+from routing.decision.breaker import Breaker
 from routing.gateway.asking import ask
 from routing.gateway.dialects.failure import is_cut_off
 from routing.gateway.dialects.operation import Operation
@@ -32,35 +32,43 @@ class Prober:
             candidate = endpoint.candidate
             if len(self._running) >= MAX_PROBES:
                 return
-            if candidate.breaker.wants_probe(now_s):
-                candidate.breaker.probe_started()
-                task = asyncio.get_running_loop().create_task(self._probe(endpoint, candidate))
-                self._running.add(task)
-                task.add_done_callback(self._running.discard)
+            model = endpoint.pool.served_model
+            self._try(endpoint, candidate.breaker, model, now_s)
+            for adapter, breaker in candidate.adapter_breakers.items():
+                if candidate.breaker.allows():
+                    self._try(endpoint, breaker, adapter, now_s)
+
+    def _try(self, endpoint: Endpoint, breaker: Breaker, model: str, now_s: float) -> None:
+        if breaker.wants_probe(now_s) and len(self._running) < MAX_PROBES:
+            breaker.probe_started()
+            task = asyncio.get_running_loop().create_task(_probe(endpoint, breaker, model))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
 
     def stop(self) -> None:
         """Give up on running probes."""
         for task in self._running:
             task.cancel()
 
-    async def _probe(self, endpoint: Endpoint, candidate: Candidate) -> None:
+
+async def _probe(endpoint: Endpoint, breaker: Breaker, model: str) -> None:
+    succeeded = False
+    try:
+        async with asyncio.timeout(PROBE_S):
+            succeeded = await complete_one_token(endpoint, model)
+    except (OSError, TimeoutError):
         succeeded = False
-        try:
-            async with asyncio.timeout(PROBE_S):
-                succeeded = await complete_one_token(endpoint)
-        except (OSError, TimeoutError):
-            succeeded = False
-        finally:
-            now_s = time.monotonic()
-            candidate.breaker.probe_ended(now_s, succeeded=succeeded)
-            if succeeded:
-                endpoint.recovered(now_s)
-        log.info("probe of %s: %s", candidate.id, "answers" if succeeded else "no answer")
+    finally:
+        now_s = time.monotonic()
+        breaker.probe_ended(now_s, succeeded=succeeded)
+        if succeeded and breaker is endpoint.candidate.breaker:
+            endpoint.recovered(now_s)
+    log.info("probe of %s: %s", breaker.endpoint_id, "answers" if succeeded else "no answer")
 
 
-async def complete_one_token(endpoint: Endpoint) -> bool:
+async def complete_one_token(endpoint: Endpoint, model: str) -> bool:
     """Whether a real completion succeeds. Raises `OSError` when it cannot be sent."""
-    operation, body = probe_of(endpoint.pool.served_model, endpoint.capabilities)
+    operation, body = probe_of(model, endpoint.capabilities)
     answer = await ask(endpoint, b"POST", operation.path, body)
     return answer is not None and _is_completion(answer, operation)
 

@@ -253,6 +253,7 @@ class Gateway:
             if self.listener is not None:
                 self.listener.sweep(now_s)
             self.fleet.close_idle(now_s)
+            self.fleet.compare(now_s)
             self.prober.turn(now_s)
             self.adapters.turn(now_s)
             self._send_status()

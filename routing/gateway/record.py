@@ -160,7 +160,7 @@ def shape_row(exchange: Exchange, end: End, outcome: str, cancelled_ms: int | No
         task_id=names.task_id,
         task_kind=names.task_kind,
         step=names.step,
-        resend_count=_resends(exchange),
+        resend_count=resends_of(exchange),
         pool=exchange.pool,
         replica=exchange.replica,
         prefix_hashes=prefix_of(exchange),
@@ -180,7 +180,7 @@ def _refused(exchange: Exchange, refusal: Refusal) -> dict[str, Any]:
     }
 
 
-def _resends(exchange: Exchange) -> int:
+def resends_of(exchange: Exchange) -> int:
     """How often the client's SDK says that it has sent this before."""
     raw = exchange.request.headers.get(b"x-stainless-retry-count")
     if raw is None:

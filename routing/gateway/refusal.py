@@ -34,12 +34,13 @@ _STATUS: dict[Reason, tuple[int, str]] = {
     Reason.MODEL_UNAVAILABLE: (503, "overloaded_error"),
     Reason.SHUTTING_DOWN: (503, "overloaded_error"),
     Reason.UPSTREAM_TIMEOUT: (504, "timeout_error"),
+    Reason.DEADLINE_EXCEEDED: (504, "timeout_error"),
 }
 
 # SDKs would come back by themselves, to no use: the same call can only be answered the same.
 _FINAL = frozenset((Reason.BUDGET_EXCEEDED, Reason.IDEMPOTENCY_MISMATCH, Reason.IDEMPOTENCY_SPENT))
 # Another try may find the fault gone, but nobody knows when: SDKs then wait by their own rule.
-_PASSING = frozenset((Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT))
+_PASSING = frozenset((Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT, Reason.DEADLINE_EXCEEDED))
 _REQUEST_TIMEOUT = 408
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from routing.decision.breaker import Outcome
+from routing.decision.deadlines import Deadline, Passed, passed
 from routing.decision.retry import Kind, Verdict, judge, judge_cut_off, judge_event
 from routing.decision.types import Reason, Refusal
 from routing.gateway.dialects.failure import (
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES = 32 << 20  # a whole answer: 32k tokens of JSON with log-probabilities fit
 MAX_ERROR_BYTES = 64 << 10
 CLIENT_STALL_S = 30.0  # a caller that does not read for so long is gone
-# A whole answer shows nothing until its end; it may take the first-token limit plus this for each
-# token of its output bound.
-WHOLE_S_PER_TOKEN = 0.1
 _SSE = b"text/event-stream"
 _MAX_ID = 64
 
@@ -44,6 +42,7 @@ class Relay:
 
     __slots__ = (
         "_connection",
+        "_first_s",
         "_head_seen",
         "_is_over",
         "_is_sent",
@@ -56,6 +55,7 @@ class Relay:
         "_slice",
         "_started_s",
         "_walk",
+        "_was_paused",
         "endpoint",
         "exchange",
         "tokens",
@@ -74,7 +74,9 @@ class Relay:
         self._is_sent = False
         self._started_s = time.monotonic()
         self._last_s = self._started_s
+        self._first_s = self._started_s
         self._paused_s = 0.0
+        self._was_paused = False
         self._pieces: list[bytes] = []
         self._size = 0
         names = (exchange.tenant.id, exchange.model_name, endpoint.pool.id, exchange.class_name)
@@ -216,6 +218,8 @@ class Relay:
             ttft_s = now_s - exchange.arrived_s
             self._walk.stats.first_token(self._slice, ttft_s)
             self._walk.stats.try_answered(self.endpoint.candidate.id, now_s - self._started_s)
+        if not self.tokens:
+            self._first_s = now_s
         self._last_s = now_s
         self.tokens = tokens
         if exchange.hold is not None:
@@ -316,34 +320,44 @@ class Relay:
         """Act on a deadline that has passed."""
         if self._is_over:
             return
-        exchange, limits = self.exchange, self.exchange.deadlines
+        exchange = self.exchange
         if self._paused_s and now_s - self._paused_s > CLIENT_STALL_S:
             exchange.client.abort()
-        elif now_s - exchange.arrived_s > limits.total_s:
-            self._late("The request took longer than its total time limit", is_lost=False)
-        elif self.tokens:
-            if not self._paused_s and now_s - self._last_s > limits.between_tokens_s:
-                self._late("The upstream fell silent between tokens")
-        else:
-            bound_s = limits.first_token_s
-            if not exchange.call.is_stream:
-                bound_s += exchange.estimate.amounts.output_tokens * WHOLE_S_PER_TOKEN
-            if now_s - self._started_s > bound_s:
-                self._late("The upstream did not answer in time")
+            return
+        silent_s = None
+        if self.tokens:
+            silent_s = 0.0 if self._paused_s else now_s - self._last_s
+        found = passed(
+            exchange.deadlines,
+            whole_s=now_s - exchange.arrived_s,
+            try_s=now_s - self._started_s,
+            silent_s=silent_s,
+            output_bound=0 if exchange.call.is_stream else exchange.estimate.amounts.output_tokens,
+        )
+        if found is not None:
+            self._late(found)
 
-    def _late(self, message: str, *, is_lost: bool = True) -> None:
+    def _late(self, found: Passed) -> None:
         if self.is_whole:
             self.end_whole()
             return
-        refusal = Refusal(Reason.UPSTREAM_TIMEOUT, self._with_count(message))
-        if self.exchange.step is Step.RELAYING:
+        exchange, message = self.exchange, self._with_count(found.message)
+        refusal = Refusal(found.reason, message, limit=found.deadline.value)
+        is_lost = found.deadline is not Deadline.TOTAL
+        if exchange.step is Step.RELAYING:
             self._cut(refusal, is_lost=is_lost)
-        else:
+        elif is_lost:
             self._fail(Verdict(Kind.LOST, refusal), Outcome.HUNG)
+        else:
+            # Silent for a whole class's time is the replica's doing; a caller's own time is not.
+            classes = exchange.snapshot.policy.classes
+            is_full = exchange.deadlines is classes.get(exchange.work_class)
+            self._fail(Verdict(Kind.OVER, refusal, counts=is_full), Outcome.HUNG)
 
     def pause(self) -> None:
         """The client reads too slowly."""
         self._paused_s = time.monotonic()
+        self._was_paused = True
         if self._connection is not None and not self._is_over:
             self._connection.transport.pause_reading()
 
@@ -386,8 +400,11 @@ class Relay:
 
         `is_lost`: the replica was at fault, not the request or its own time.
         """
-        is_late = refusal.reason is Reason.UPSTREAM_TIMEOUT
-        self._release(Outcome.HUNG if is_late else Outcome.FAILURE)
+        outcome = None
+        if is_lost:
+            is_late = refusal.reason is Reason.UPSTREAM_TIMEOUT
+            outcome = Outcome.HUNG if is_late else Outcome.FAILURE
+        self._release(outcome)
         if not is_lost or not self._walk.goes_on(self.exchange, self, refusal):
             self._walk.ends.stream_cut(self.exchange, self, refusal)
 
@@ -403,10 +420,13 @@ class Relay:
         now_s = time.monotonic()
         self.endpoint.ended(self.exchange.estimate.amounts.kv_tokens)
         if outcome is not None:
-            candidate = self.endpoint.candidate
-            candidate.breaker.observe(outcome, now_s)
+            was_answered = self._head_seen and self._connection is not None
+            model = self.exchange.model_name
+            self._walk.fleet.judge(model, self.endpoint, outcome, now_s, was_answered=was_answered)
             has_failed = outcome is not Outcome.SUCCESS
-            self._walk.stats.try_ended(candidate.id, has_failed=has_failed)
+            self._walk.stats.try_ended(self.endpoint.candidate.id, has_failed=has_failed)
+        if self.tokens and not self._was_paused:
+            self.endpoint.pace.ended(self.tokens, self._last_s - self._first_s, now_s)
         connection, self._connection = self._connection, None
         if connection is None:
             return

@@ -40,7 +40,7 @@ from routing.gateway.http1 import Request
 from routing.gateway.identify import Callers
 from routing.gateway.once import HEADER, SPENT_REFUSAL, Kept, Recording, Vault
 from routing.gateway.overrides import Overrides
-from routing.gateway.record import hold_info, prefix_of, skeleton
+from routing.gateway.record import hold_info, prefix_of, resends_of, skeleton
 from routing.gateway.relay import Relay
 from routing.gateway.repeat import answer_again, name_call
 from routing.gateway.reserve import Reserver
@@ -295,6 +295,8 @@ class Walk:
 
     def _may_spend_retry(self, exchange: Exchange, endpoint: Endpoint) -> bool:
         if not exchange.attempts:
+            if resends_of(exchange):  # callers that send again leave less for us to do so
+                self.budgets.take(endpoint.pool.id, exchange.tenant.id)
             return True
         self.stats.retries += 1
         return self.budgets.take(endpoint.pool.id, exchange.tenant.id)
@@ -338,7 +340,7 @@ class Walk:
             candidate.paused_until_s = time.monotonic() + verdict.pause_s
         if verdict.refusal.reason is Reason.MODEL_UNAVAILABLE:
             self.fleet.unloaded(exchange.model_name, relay.endpoint)
-        if verdict.kind is Kind.LOST:
+        if verdict.kind in (Kind.LOST, Kind.OVER):
             exchange.was_lost = True
         failures = exchange.snapshot.policy.failures
         if may_resend(

@@ -66,6 +66,10 @@ _PLAIN: dict[str, tuple[str, str]] = {
         "No output came within the time that the class allows.",
         "Send it again. If it repeats, tell an operator the request id.",
     ),
+    Reason.DEADLINE_EXCEEDED.value: (
+        "The request was not finished within its time in all: the class's, or your own deadline.",
+        "Ask for less output, or for a class or deadline with more time.",
+    ),
     Reason.NO_CAPACITY.value: (
         "Nothing could serve the model just then: not a limit of yours.",
         "Come back after Retry-After.",

@@ -4,11 +4,22 @@ import contextlib
 import time
 from pathlib import Path
 
+import httpx
 import redis
 
 from routing.contracts.enums import RequestStatus
-from tests.gatewaying import ACME, body_of, error_of, row, serving, stream, streaming, text_of
-from tests.stack import GatewayProcess, held, policy, wait_until
+from tests.gatewaying import (
+    ACME,
+    body_of,
+    error_of,
+    next_status,
+    row,
+    serving,
+    stream,
+    streaming,
+    text_of,
+)
+from tests.stack import ACME_KEY, GatewayProcess, held, policy, wait_until
 from tests.upstream import (
     Hang,
     Send,
@@ -17,6 +28,7 @@ from tests.upstream import (
     delta,
     event,
     framed,
+    json_script,
     sse_head,
     stream_script,
 )
@@ -108,5 +120,24 @@ def test_the_total_limit_ends_a_steady_answer(tmp_path: Path, store: object) -> 
     script = stream_script([f"t{i}" for i in range(40)], gap_s=0.1)
     with UpstreamThread(script) as upstream, serving(tmp_path, upstream, policy=limits) as gateway:
         since = time.monotonic()
-        assert error_of(stream(gateway)[-1]) == "upstream_timeout"
+        last = stream(gateway)[-1]
+        assert error_of(last) == "deadline_exceeded"
+        assert "1.5 s in all after " in last["error"]["message"]
         assert 1.5 <= time.monotonic() - since < 2.5
+
+
+def test_a_callers_own_short_time_is_no_replicas_fault(
+    tmp_path: Path, store: "redis.Redis[bytes]"
+) -> None:
+    with (
+        UpstreamThread(json_script(delay_s=0.5)) as upstream,
+        limited(tmp_path, upstream) as gateway,
+    ):
+        headers = {"authorization": f"Bearer {ACME_KEY}", "x-headrace-deadline-ms": "100"}
+        url = f"{gateway.url}/v1/chat/completions"
+        for _ in range(6):  # five failures in a row would open a breaker
+            late = httpx.post(url, json=body_of(), headers=headers, timeout=30, trust_env=False)
+            assert (late.status_code, error_of(late.json())) == (504, "deadline_exceeded")
+            assert late.headers["x-headrace-limit"] == "total_s"
+        assert gateway.chat().status_code == 200
+        assert not next_status(store).open_breakers

@@ -8,10 +8,8 @@ import httpx
 import msgspec
 import redis
 
-from routing.contracts.process import decode_gateway_status
 from routing.contracts.snapshot import Target
-from routing.store import keys
-from tests.gatewaying import error_of, rows, serving
+from tests.gatewaying import error_of, next_status, rows, serving
 from tests.stack import ACME_KEY, GatewayProcess, model, wait_until
 from tests.upstream import Seen, Step, UpstreamThread, answer, json_script
 
@@ -68,10 +66,27 @@ def test_an_adapter_is_served_where_it_is_loaded_and_nowhere_else(
         assert asked.count(ADAPTER) <= 21, "only the one that had it was asked"
         assert asked.count("alpha-8b") == 12, "the base answers for itself alone"
         assert any(seen.json["model"] == "alpha-8b" for seen in u2.completions)
-        status = decode_gateway_status(store.hget(keys.GATEWAYS, "g0") or b"")
-        assert not status.open_breakers
+        assert not next_status(store).open_breakers
 
         u3.pages.models = ["alpha-8b", ADAPTER]
         wait_until(lambda: "alpha-8b-sql" in listed(gateway), 30, "loaded elsewhere")
         assert gateway.chat(model="alpha-8b-sql").status_code == 200
         assert u3.completions[-1].json["model"] == ADAPTER
+
+
+def test_an_adapter_that_fails_takes_no_replica_from_its_base(
+    tmp_path: Path, store: "redis.Redis[bytes]"
+) -> None:
+    with contextlib.ExitStack() as stack:
+        only = engine(stack)
+        only.pages.models = ["alpha-8b", ADAPTER]
+        fails = json_script({"error": {"message": "out of slots"}}, 500)
+        good = only.choose
+        assert good is not None
+        only.choose = lambda seen: fails if seen.json["model"] == ADAPTER else good(seen)
+        gateway = stack.enter_context(serving(tmp_path, only, models=MODELS))
+        wait_until(lambda: "alpha-8b-sql" in listed(gateway), 10, "the adapter is listed")
+        for _ in range(6):
+            assert gateway.chat(model="alpha-8b-sql").status_code == 502
+        assert gateway.chat(model="alpha-8b").status_code == 200
+        assert not next_status(store).open_breakers

@@ -108,17 +108,18 @@ class Sent:
     def text(self, call: Call) -> str | None:
         """The text to go on from; None if it is empty, or more than text was sent.
 
-        Chat templates cut white space off a message's end: what was sent of it is left out, and
-        taken off the new stream if it begins with it again.
+        White space at both ends of a message is the chat template's to write, or to cut: it is left
+        out. What was sent of it at the end is taken off the new stream if that begins with it.
         """
         self._condense()
         whole = "".join(self._text)
         if not self.is_plain or not whole:
             return None
-        kept = whole.rstrip() if call.operation is CHAT else whole
-        self._gap = whole[len(kept) :]
         self._new_names = None
-        return kept or None
+        if call.operation is not CHAT:
+            return whole
+        self._gap = whole[len(whole.rstrip()) :]
+        return whole.strip() or None
 
     def joined(self, out: bytes) -> bytes:
         """Events of the new stream as the caller gets them."""
