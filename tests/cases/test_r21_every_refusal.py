@@ -263,7 +263,13 @@ KINDS: dict[str, tuple[Callable[[World], httpx.Response], int, Reason, str, str,
         answered(json_script({"error": {"message": "no such model"}}, 404)),
         503, Reason.MODEL_UNAVAILABLE, SOON, "", True,
     ),
-    "upstream silent": (answered([Hang()]), 504, Reason.UPSTREAM_TIMEOUT, AGAIN, "", True),
+    "upstream silent": (
+        answered([Hang()]), 504, Reason.UPSTREAM_TIMEOUT, AGAIN, "first_token_s", True,
+    ),
+    "own time": (
+        answered([Hang()], headers={"x-headrace-deadline-ms": "100"}),
+        504, Reason.DEADLINE_EXCEEDED, AGAIN, "total_s", True,
+    ),
     "paused": (posted(model="paused"), 503, Reason.CLASS_PAUSED, SOON, "fleet class", False),
     "shed": (posted(model="shedding"), 503, Reason.SHED, SOON, "fleet class", False),
     "capped": (
