@@ -18,7 +18,7 @@ NARROW = 380  # of a second drawing for narrow windows: scaled down, text would 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 10, 24
 _TICKS = 4
 _LABEL_ROOM = 100  # along x a label: closer ones would touch
-_CHAR = 6.2  # width of a label's character, about
+_CHAR = 6.7  # width of a label's character, about
 POINTS_MAX = 1500
 BARS_MAX = 20
 _BAR = 22  # height of a bar with its gap
@@ -287,7 +287,7 @@ def _x_labels(
     shown = [Label(x_of(at), y, names[at], "middle") for at in range(0, len(names), every)]
     # the first one begins at the axis; the second gives way where they would touch
     first = Label(shown[0].x, y, shown[0].text, "start")
-    if len(shown) > 1 and shown[1].x - first.x < len(first.text) * _CHAR * 1.5:
+    if len(shown) > 1 and shown[1].x - first.x < len(first.text) * _CHAR * 1.6:
         del shown[1]
     kept = [first, *shown[1:]]
     if len(kept) > 1 and kept[-1].x + len(kept[-1].text) * _CHAR / 2 > width:

@@ -123,13 +123,20 @@ def browser(chromium: str) -> Iterator[Browser]:
         running.close()
 
 
-def test_r39_what_scripts_build_runs_nothing_and_creates_nothing(
-    console: ConsoleProcess, live_store, browser: Browser
-) -> None:
+@pytest.fixture
+def served(console: ConsoleProcess, live_store) -> tuple[factories.World, str]:
+    """The world behind a console, and an admin's session; asked for before the browser starts."""
     world = hostile_world()
     factories.beat(live_store)
     factories.scrape(live_store, "p-a", r0={"health": "hung", "reason": UPSTREAM_ERROR})
     make_forecast(world, hours=100, model=MODEL)
+    return world, client_of(world, "ada").cookies["headrace_session"].value
+
+
+def test_r39_what_scripts_build_runs_nothing_and_creates_nothing(
+    console: ConsoleProcess, live_store, served, browser: Browser
+) -> None:
+    world, cookie = served
     acme = str(world.tenants["acme"])
     collector = FakeCollector(live_store, slugs={acme: KEY})
     replica = EndpointState(KEY, MODEL, 10**12, ReplicaHealth.OK, kv_usage_ratio=0.4, running=2)
@@ -138,17 +145,9 @@ def test_r39_what_scripts_build_runs_nothing_and_creates_nothing(
         collector.publish([traffic(acme, (0.1,) * 40, model=MODEL, pool=NAME)], [replica])
 
     publish()
-    client = client_of(world, "ada")
     context = browser.new_context()
-    context.add_cookies(
-        [
-            {
-                "name": "headrace_session",
-                "value": client.cookies["headrace_session"].value,
-                "url": console.url,
-            }
-        ]
-    )
+    session = {"name": "headrace_session", "value": cookie, "url": console.url}
+    context.add_cookies([session])
     page = context.new_page()
     complaints: list[str] = []  # an inline script that the content policy stops is one, too
     page.on("console", lambda message: complaints.append(message.text))
@@ -175,10 +174,5 @@ def test_r39_what_scripts_build_runs_nothing_and_creates_nothing(
         ("/fleet/pools/p-a/", UPSTREAM_ERROR.partition("\n")[0]),
         ("/capacity/forecast/", MODEL),
     ):
-        page.goto(console.url + path_of_live(world, path))
+        page.goto(console.url + path.replace("{task}", str(world.task_id)))
         is_text(text)
-
-
-def path_of_live(world: factories.World, path: str) -> str:
-    """The address of a page whose only placeholder is the task."""
-    return path.replace("{task}", str(world.task_id))
