@@ -31,12 +31,14 @@ from routing.contracts.snapshot import bucket_of
 from routing.contracts.usage import UsageEvent, charge_of, encode_usage
 from routing.decision.limits import Edges, Group
 from routing.store import keys
-from routing.store.reservations import encode_groups, group_edges
+from routing.store.plans import Plan, as_text
+from routing.store.reservations import group_edges
 from routing.store.scripts import LEASE, RESERVE, SETTLE, run_script
 from tenants.ledger.writer.database import Database
 from tenants.ledger.writer.heartbeat import Progress
 from tenants.ledger.writer.process import LedgerWriter
 from tenants.models import ApiKey, Project, Tenant
+from tests.accounting import fields
 
 TRACKED = (
     Dimension.REQUESTS,
@@ -100,7 +102,7 @@ class ScriptedGateway:
 
     @property
     def run_id(self) -> str:
-        return str(self.client.info("server")["run_id"])
+        return keys.run_name(str(self.client.info("server")["run_id"]))
 
     def now_ms(self) -> int:
         seconds, micros = self.client.time()
@@ -112,19 +114,22 @@ class ScriptedGateway:
     def ask(self, party: Party, request_id: str, held: tuple[int, ...]) -> Any:
         now_ms = self.now_ms()
         edges = self.edges or group_edges(self.groups, party.timezone, now_ms)
+        tenant_id, epoch = str(party.tenant_id), self.epoch(party)
+        plan = Plan(tenant_id, self.groups, edges, bucket=party.bucket, epoch=epoch)
         argument = msgspec.msgpack.encode(
             (
                 keys.bucket_tag(party.bucket),
                 request_id,
                 self.run_id,
-                self.epoch(party),
+                epoch,
                 now_ms + 1_000,
                 self.lease_ms,
                 20_000,
                 "g0",
                 self.info_of(party, request_id, held),
                 held,
-                encode_groups(str(party.tenant_id), self.groups, edges),
+                plan.raw,
+                as_text(plan.legs(held)),
             )
         )
         return run_script(self.client, RESERVE, keys.bucket_meta(party.bucket), argument)
@@ -177,7 +182,7 @@ class ScriptedGateway:
                 kind.value,
                 charge_of(kind, event),
                 encode_usage(event).decode(),
-                ticket.legs,
+                as_text(msgspec.msgpack.encode(ticket.legs)),
             )
         )
         return run_script(self.client, SETTLE, keys.bucket_meta(ticket.party.bucket), argument)
@@ -194,16 +199,16 @@ class ScriptedGateway:
         names = list(self.client.scan_iter(f"{tag}:{epoch}:w:{party.tenant_id}:tenant::d:*"))
         found: dict[str, int] = {}
         for name in names:
-            for dim, value in self.client.hgetall(name).items():
-                found[dim.decode()] = found.get(dim.decode(), 0) + int(value)
+            for dim, value in fields(self.client, name).items():
+                found[dim] = found.get(dim, 0) + value
         return found
 
     def min_counter(self) -> int:
         """The least value of any counter: never below 0 (A6)."""
         values = [
-            int(value)
+            value
             for name in self.client.scan_iter("{b*:w:*")
-            for value in self.client.hvals(name)
+            for value in fields(self.client, name).values()
         ]
         return min(values, default=0)
 

@@ -9,6 +9,7 @@ from django.utils import timezone
 from routing.contracts.snapshot import bucket_of
 from routing.store import keys
 from routing.store.counters import StoreSession, session_of
+from routing.store.packed import read_counter
 from tenants.models import CounterDelta, LedgerBucket, WindowUsage
 
 LOOKS = 5  # a bucket that moves in each of them is busy, not quiet
@@ -144,14 +145,11 @@ def _differences(
 
 def _counters(session: StoreSession, pattern: str, prefix: str) -> dict[str, dict[str, int]]:
     names = _scan(session, pattern)
-    answers = session.batch([("HGETALL", name) for name in names])
-    found: dict[str, dict[str, int]] = {}
-    for name, flat in zip(names, answers, strict=True):
-        parts = flat if isinstance(flat, list) else []
-        found[name.removeprefix(prefix)] = {
-            key.decode(): int(value) for key, value in zip(parts[::2], parts[1::2], strict=True)
-        }
-    return found
+    answers = session.batch([("GET", name) for name in names])
+    return {
+        name.removeprefix(prefix): read_counter(raw if isinstance(raw, bytes) else None)
+        for name, raw in zip(names, answers, strict=True)
+    }
 
 
 def _members(session: StoreSession, name: str) -> set[str]:

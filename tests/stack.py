@@ -159,7 +159,7 @@ def make_snapshot(addresses: Iterable[tuple[str, int]], **changes: Any) -> Snaps
 
 def open_buckets(store: "redis.Redis[bytes]", buckets: Iterable[int], epoch: int = 1) -> None:
     """Open counter buckets the way the ledger writer does: a new epoch, then ready."""
-    run_id = str(store.info("server")["run_id"])
+    run_id = keys.run_name(str(store.info("server")["run_id"]))
     script = (ROOT / "routing/store/scripts/counters.lua").read_text()
     for bucket in buckets:
         tag, meta = keys.bucket_tag(bucket), keys.bucket_meta(bucket)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import redis
 import uvloop
 from django.core.management.base import CommandError
@@ -31,12 +30,11 @@ from routing.store import keys
 from routing.store.client import Callback, StoreConnection
 from routing.store.clock import StoreClock
 from routing.store.counters import StoreSession
+from routing.store.plans import Plan, as_text
 from routing.store.reservations import (
     LEGS,
     VERDICT,
     Reservations,
-    as_text,
-    encode_groups,
     group_edges,
 )
 
@@ -50,6 +48,7 @@ INFO_BYTES: Final = 600  # of a hold's description and of a usage event, as gate
 EVENT_BYTES: Final = 900
 EPOCH: Final = 1
 HELD: Final = Amounts(50, 500, 2_000_000, 550)
+AMOUNTS: Final = amounts_in_order(HELD)
 CHARGE: Final = {"req": 1, "in": 50, "out": 20, "usd": 90_000}
 READY_S: Final = 10.0
 
@@ -81,7 +80,7 @@ _Round = tuple[Cost, Cost, Cost, Cost, Cost]
 @dataclass(frozen=True, slots=True)
 class _Party:
     bucket: int
-    groups: msgspec.Raw
+    plan: Plan
 
 
 def run(*, is_quick: bool) -> list[Figure]:
@@ -157,7 +156,10 @@ class _Bench:
     def _parties(self, count: int) -> list[_Party]:
         edges = group_edges(self._groups, "UTC", self._store.clock.now_ms())
         return [
-            _Party(bucket_of(name), encode_groups(name, self._groups, edges))
+            _Party(
+                bucket_of(name),
+                Plan(name, self._groups, edges, bucket=bucket_of(name), epoch=EPOCH),
+            )
             for name in (f"{number + 1}" for number in range(count))
         ]
 
@@ -177,7 +179,6 @@ class _Bench:
         return reserve, await self._measure(lambda: self._settle(held))
 
     async def _reserve(self, parties: list[_Party], held: list[tuple[_Party, str, bytes]]) -> None:
-        amounts = amounts_in_order(HELD)
         not_after_ms = self._store.clock.now_ms() + NOT_AFTER_MS
 
         def send(number: int, done: Callback) -> None:
@@ -194,8 +195,8 @@ class _Bench:
                 epoch=EPOCH,
                 not_after_ms=not_after_ms,
                 info=self._info,
-                amounts=amounts,
-                groups=party.groups,
+                amounts=AMOUNTS,
+                plan=party.plan,
                 done=answered,
             )
 
@@ -213,6 +214,8 @@ class _Bench:
                 event=self._event,
                 legs=legs,
                 done=done,
+                plan=party.plan.raw,
+                amounts=AMOUNTS,
             )
 
         await self._all(send)

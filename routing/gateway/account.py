@@ -16,6 +16,7 @@ from routing.contracts.usage import (
     charge_of,
     decode_hold_info,
 )
+from routing.decision.limits import amounts_in_order
 from routing.decision.lost import lost_event, void_event
 from routing.decision.types import Hold
 from routing.gateway.buckets import MAX_UNACKED, Book, Bucket, Item, Stage
@@ -28,6 +29,7 @@ from routing.gateway.shapes import ShapeOutbox
 from routing.gateway.write_gate import WriteGate
 from routing.store.client import StoreAwayError
 from routing.store.clock import StoreClock
+from routing.store.plans import decode_legs
 from routing.store.reservations import (
     ENTRY,
     EPOCH,
@@ -35,7 +37,6 @@ from routing.store.reservations import (
     SETTLE_POS,
     VERDICT,
     Reservations,
-    decode_legs,
 )
 
 log = logging.getLogger(__name__)
@@ -125,9 +126,13 @@ class Accountant:
 
     # -- the request's side
 
-    def adopt(self, hold: Hold, info: bytes) -> int | None:
-        """Begin to look after a hold; the journal's sequence of its open record, or None."""
+    def adopt(self, hold: Hold, info: bytes, plan: msgspec.Raw | None = None) -> int | None:
+        """Begin to look after a hold; the journal's sequence of its open record, or None.
+
+        `plan` (a `Plan`'s `raw`): the hold's legs come of it and of its amounts.
+        """
         item = Item(hold, info)
+        item.plan = plan
         self.book.add(item)
         self._count_live(hold, 1)
         sequence = self._journal.append(
@@ -355,6 +360,8 @@ class Accountant:
             event=item.event,
             legs=hold.legs,
             done=partial(self._settled, item),
+            plan=item.plan,
+            amounts=amounts_in_order(hold.amounts),
             once=hold.once,
             tenant_id=hold.tenant_id,
             answer=item.answer,

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
 from routing.contracts.enums import WindowKind, WorkClass
 from routing.contracts.snapshot import KeyEntry, OutagePolicy, Price, TenantEntry
 from routing.decision.limits import AMOUNT_ORDER, Edges, groups_for, rates_of
 from routing.decision.shares import Need
-from routing.decision.types import Amounts
+from routing.decision.types import Amounts, Refusal
 from routing.gateway.returns import Caller
-from routing.store.reservations import encode_groups, group_edges, suffix_of
+from routing.store.plans import Plan, suffix_of
+from routing.store.reservations import group_edges
 
+NO_PLAN: Final = Plan("", (), (), bucket=0, epoch=-1)
 EDGE_SLACK_MS: Final = 500  # our estimate of the store's clock may run ahead of an edge by this
 
 
@@ -22,7 +22,8 @@ class Ask:
 
     `info` is its encoded `HoldInfo` (`routing.contracts.usage`), `body` tells it from other calls.
     `once` names its idempotency key: then it is answered by the store or not at all, since a local
-    share cannot know whether it was charged before. `ttl_ms` (a use of a resource, `once` is then
+    share cannot know whether it was charged before; `unless_known` is then the answer to a call
+    that is new, which holds nothing. `ttl_ms` (a use of a resource, `once` is then
     `store.uses.USE`) is how long the hold lasts without a sign of life.
     """
 
@@ -38,6 +39,7 @@ class Ask:
     once: str = ""
     body: bytes = b""
     ttl_ms: int = 0
+    unless_known: Refusal | None = None
 
     @property
     def caller(self) -> Caller:
@@ -55,8 +57,8 @@ class Template:
         "key",
         "left",
         "left_edges",
+        "plan",
         "rates",
-        "raw",
         "renew_at_ms",
         "tenant",
     )
@@ -69,20 +71,22 @@ class Template:
         self.has_gauge_limit = any(rate.window is WindowKind.NOW for rate in self.rates.limits)
         self.renew_at_ms = 0
         self.edges: tuple[Edges, ...] = ()
-        self.raw = msgspec.Raw(b"")
+        self.plan = NO_PLAN
         self.left: list[int] | None = None  # of each dimension, as last seen
         self.left_edges: tuple[Edges, ...] = ()
 
-    def at(self, now_ms: int) -> msgspec.Raw:
-        """Groups for the wire. They name two windows, so the store's clock chooses."""
-        if now_ms >= self.renew_at_ms:
-            self.renew(now_ms)
-        return self.raw
+    def at(self, now_ms: int, epoch: int) -> Plan:
+        """What its requests touch. It names two windows, so the store's clock chooses."""
+        if now_ms >= self.renew_at_ms or epoch != self.plan.epoch:
+            self.renew(now_ms, epoch)
+        return self.plan
 
-    def renew(self, now_ms: int) -> None:
+    def renew(self, now_ms: int, epoch: int) -> None:
         """Name the windows that are open at `now_ms`: the store said that ours are over."""
         self.edges = group_edges(self.groups, self.tenant.timezone, now_ms)
-        self.raw = encode_groups(self.tenant.id, self.groups, self.edges)
+        self.plan = Plan(
+            self.tenant.id, self.groups, self.edges, bucket=self.tenant.bucket, epoch=epoch
+        )
         self.renew_at_ms = min((end for _, end, _ in self.edges if end), default=0) + EDGE_SLACK_MS
 
     def needs(self, amounts: tuple[int, ...]) -> list[Need]:

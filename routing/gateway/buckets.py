@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
+import msgspec
+
 from routing.contracts.enums import SettleKind
 from routing.contracts.usage import UsageEvent
 from routing.decision.shares import Shares
@@ -55,6 +57,7 @@ class Item:
         "is_gone",
         "kind",
         "noted_out",
+        "plan",
         "stage",
         "told",
         "usage",
@@ -67,6 +70,7 @@ class Item:
         self.stage = Stage.LIVE
         self.is_gone = False  # the store has no hold any more: it was swept
         self.noted_out = 0
+        self.plan: msgspec.Raw | None = None  # what its legs come of, if its gateway knows
         self.kind = SettleKind.SETTLED
         self.charge: dict[str, int] = {}
         self.event = b""

@@ -20,7 +20,7 @@ from routing.gateway.journal_file import Unfinished
 from routing.gateway.leases import BEAT_S
 from routing.gateway.once import is_remembered
 from routing.gateway.uses import settled_answer
-from routing.store.reservations import decode_legs
+from routing.store.plans import decode_legs
 from routing.store.uses import USE
 
 _encode_json: Final = msgspec.json.Encoder().encode

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
+
 from routing.contracts.enums import Dimension, LimitScope, StoreMode
 from routing.contracts.snapshot import OutagePolicy
 from routing.decision.admit import Denial, refusal
@@ -23,7 +25,8 @@ from routing.gateway.once import PARAM, Kept, refusal_of
 from routing.gateway.returns import Returns
 from routing.store.client import NOT_SENT, Buckets
 from routing.store.clock import StoreClock
-from routing.store.once import KEPT, KEPT_ANSWER, KEPT_ID, VERDICTS
+from routing.store.once import KEPT, KEPT_ANSWER, KEPT_ID, NEW, VERDICTS
+from routing.store.plans import as_text
 from routing.store.reservations import (
     EPOCH,
     LEASE_MS,
@@ -40,8 +43,6 @@ from routing.store.reservations import (
     RESERVE_POS,
     VERDICT,
     Reservations,
-    as_text,
-    encode_legs,
     wrote_nothing,
 )
 from routing.store.uses import TOO_MANY, USES_MAX
@@ -153,6 +154,7 @@ class _Attempt:
         "done",
         "hold",
         "not_after_ms",
+        "plan",
         "reserver",
         "sends",
         "sequence",
@@ -170,6 +172,7 @@ class _Attempt:
         self.done = done
         self.sends = 0
         self.not_after_ms = 0
+        self.plan = template.plan
         self.waits = 0
         self.sequence: int | None = None
         self.hold: Hold | None = None
@@ -179,6 +182,7 @@ class _Attempt:
         now_ms = reserver.clock.now_ms()
         self.sends += 1
         self.not_after_ms = now_ms + NOT_AFTER_MS
+        self.plan = self.template.at(now_ms, self.bucket.epoch)
         reserver.reservations.reserve(
             bucket=self.bucket.number,
             request_id=ask.request_id,
@@ -186,9 +190,10 @@ class _Attempt:
             not_after_ms=self.not_after_ms,
             info=as_text(ask.info),
             amounts=amounts_in_order(ask.amounts),
-            groups=self.template.at(now_ms),
+            plan=self.plan,
             done=self.answered,
             once=ask.once,
+            only_known=ask.unless_known is not None,
             tenant_id=ask.tenant.id,
             lease_ms=ask.ttl_ms or LEASE_MS,
         )
@@ -216,7 +221,7 @@ class _Attempt:
             reserver.accountant.leases.register_soon(bucket)
             self._again()
         elif verdict == b"WINDOW":
-            self.template.renew(reply[NOW_MS])
+            self.template.renew(reply[NOW_MS], self.bucket.epoch)
             self._again()
         elif verdict == b"LATE":
             self._again()
@@ -239,11 +244,13 @@ class _Attempt:
         self.done(self._refusal(reply))
 
     def _known(self, verdict: bytes, reply: list[Any]) -> None:
-        """Its idempotency key was used before: nothing is held."""
+        """Its idempotency key was used before, or may not be used now: nothing is held."""
         if verdict == KEPT:
             self.done(Kept(reply[KEPT_ID].decode(), reply[KEPT_ANSWER]))
         elif verdict in VERDICTS:
             self.done(refusal_of(verdict))
+        elif verdict == NEW and self.ask.unless_known is not None:
+            self.done(self.ask.unless_known)
         elif verdict == TOO_MANY:
             self.done(_MANY_USES)
         else:
@@ -264,7 +271,9 @@ class _Attempt:
             returns.admitted(self.ask.caller, reply[NOW_MS])
         left: list[int] = reply[LEFT]
         template.left, template.left_edges = left, template.edges
-        self._open(reply[LEGS], reply[EPOCH], StoreMode.SHARED, reply[NOW_MS], left)
+        now_ms = reply[NOW_MS]
+        plan = self.plan.raw if now_ms < self.plan.stop_ms else None  # else it has other legs
+        self._open(reply[LEGS], reply[EPOCH], StoreMode.SHARED, now_ms, left, plan)
 
     def _open(
         self,
@@ -273,6 +282,7 @@ class _Attempt:
         mode: StoreMode,
         now_ms: int,
         left: Sequence[int],
+        plan: msgspec.Raw | None = None,
     ) -> None:
         ask, accountant = self.ask, self.reserver.accountant
         self.hold = Hold(
@@ -291,7 +301,7 @@ class _Attempt:
             once=ask.once,
             expires_at_ms=now_ms + ask.ttl_ms if ask.ttl_ms else 0,
         )
-        self.sequence = accountant.adopt(self.hold, ask.info)
+        self.sequence = accountant.adopt(self.hold, ask.info, plan)
         accountant.gate.wait(self.sequence, self._opened)
 
     def _opened(self, is_written: bool) -> None:
@@ -335,26 +345,24 @@ class _Attempt:
         if self.bucket.shares is None:
             self.bucket.shares = Shares(ratio=outage.share_ratio, gateways=reserver.gateways)
         now_ms = reserver.clock.now_ms()
-        template.at(now_ms)
+        plan = template.at(now_ms, self.bucket.epoch)
         amounts = amounts_in_order(ask.amounts)
         if not self.bucket.shares.take(template.needs(amounts)):
             return False
-        legs = encode_legs(ask.tenant.id, template.groups, template.edges, amounts)
-        self._open(legs, UNKNOWN_EPOCH, StoreMode.DEGRADED, now_ms, ())
+        self._open(plan.legs(amounts), UNKNOWN_EPOCH, StoreMode.DEGRADED, now_ms, ())
         return True
 
     def _forget(self) -> None:
         """Make the reservation that may exist a void one."""
         ask, reserver, template = self.ask, self.reserver, self.template
         now_ms = reserver.clock.now_ms()
-        template.at(now_ms)
-        amounts = amounts_in_order(ask.amounts)
+        plan = template.at(now_ms, self.bucket.epoch)
         self.hold = Hold(
             request_id=ask.request_id,
             tenant_id=ask.tenant.id,
             bucket=self.bucket.number,
             epoch=UNKNOWN_EPOCH,
-            legs=encode_legs(ask.tenant.id, template.groups, template.edges, amounts),
+            legs=plan.legs(amounts_in_order(ask.amounts)),
             mode=StoreMode.SHARED,
             reserved_at_ms=now_ms,
             work_class=ask.work_class,

@@ -19,7 +19,7 @@ import redis
 from redis.connection import parse_url
 
 from routing.store.clock import StoreClock
-from routing.store.keys import BUCKETS
+from routing.store.keys import BUCKETS, run_name
 from routing.store.scripts import ALL, UNKNOWN_SCRIPT, Script, loading
 
 log = logging.getLogger(__name__)
@@ -350,7 +350,7 @@ class StoreConnection:
         wire.transport.write(b"".join(_pack(command) for command in opening))
         await done
         info = next(reply for reply in replies if isinstance(reply, bytes) and b"run_id:" in reply)
-        self.run_id = _field(info, b"run_id:").decode()
+        self.run_id = run_name(_field(info, b"run_id:").decode())
         self.clock.reset(int(_field(info, b"server_time_usec:")) // 1000)
 
 

@@ -322,7 +322,7 @@ def _slots_of(me: bytes, rows: object) -> Iterable[int]:
 def _run_id(info: bytes) -> str:
     for line in info.splitlines():
         if line.startswith(b"run_id:"):
-            return line[7:].decode()
+            return keys.run_name(line[7:].decode())
     raise StoreLost("the store does not say its run_id")
 
 

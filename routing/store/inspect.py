@@ -15,7 +15,8 @@ from routing.contracts.enums import SettleKind
 from routing.contracts.usage import UsageEvent, charge_of, encode_usage
 from routing.store import keys
 from routing.store.counters import StoreLost, StoreSession, StreamEntry
-from routing.store.reservations import as_text
+from routing.store.packed import read_counter
+from routing.store.plans import as_text
 from routing.store.scripts import SETTLE
 
 SCAN_COUNT: Final = 1_000  # keys looked at in one step: about 1 ms of the server
@@ -140,8 +141,8 @@ def look(
         ],
         holds=leased,
         counters={
-            suffix: _counter(expiry, flat)
-            for suffix, (expiry, flat) in zip(suffixes, counters, strict=True)
+            suffix: _counter(expiry, packed)
+            for suffix, (expiry, packed) in zip(suffixes, counters, strict=True)
         },
         is_cut=len(entries) >= most or sum(h.lease_ms is not None for h in leased) >= most,
     )
@@ -160,9 +161,9 @@ def _hold(row: Sequence[bytes | None]) -> HoldSeen:
     )
 
 
-def _counter(expiry_ms: int, flat: list[bytes]) -> CounterSeen:
-    fields = {name.decode(): int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
-    return CounterSeen(expiry_ms - WINDOW_GRACE_MS if expiry_ms > 0 else None, fields)
+def _counter(expiry_ms: int, packed: bytes) -> CounterSeen:
+    end_ms = expiry_ms - WINDOW_GRACE_MS if expiry_ms > 0 else None
+    return CounterSeen(end_ms, read_counter(packed))
 
 
 def mend_leases(session: StoreSession, bucket: int, ids: Sequence[str]) -> tuple[int, int]:
@@ -186,7 +187,7 @@ def end_hold(session: StoreSession, bucket: int, event: UsageEvent, legs: bytes)
             kind.value,
             charge_of(kind, event),
             as_text(encode_usage(event)),
-            msgspec.Raw(legs),
+            as_text(legs),
         )
     )
     return bool(_run(session, SETTLE.source, bucket, argument)[0] == b"OK")

@@ -6,6 +6,7 @@ made here.
 """
 
 BUCKETS = 256
+LAYOUT = "2"  # of counter keys and holds; another one is another store, rebuilt from the ledger
 
 SNAPSHOT = "hr:{snapshot}"  # bytes of the newest published snapshot
 SNAPSHOT_NUMBER = "hr:{snapshot}:number"  # its number, cheap to poll
@@ -25,6 +26,11 @@ COLLECTOR_LEASE = "hr:{collector}:lease"
 SLICE_POSITION = "hr:{slices}:position"  # hash: how far SLICE_FRAMES is folded, moved with the fold
 SLICE_DIRTY = "hr:{slices}:dirty"  # sorted set: minute -> number of the last fold into it
 SLICE_MINUTES_KEPT = 60
+
+
+def run_name(run_id: str) -> str:
+    """What scripts compare: the server's process, and how the keys of ours that it holds look."""
+    return f"{run_id}.{LAYOUT}"
 
 
 def bucket_tag(bucket: int) -> str:

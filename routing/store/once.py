@@ -21,6 +21,7 @@ SPENT: Final = b"SPENT"  # charged before, its answer is not kept
 BUSY: Final = b"BUSY"  # that call still runs
 OTHER: Final = b"OTHER"  # the key was used for another body
 MANY: Final = b"MANY"  # the tenant's keys are at their bound
+NEW: Final = b"NEW"  # not used before, and only known calls were asked for: nothing is held
 VERDICTS: Final = frozenset((KEPT, SPENT, BUSY, OTHER, MANY))
 KEPT_ID: Final = 3
 KEPT_ANSWER: Final = 4
@@ -50,10 +51,16 @@ def read_once(text: str) -> Once:
     return Once(text[:_HEX], text[_HEX:])
 
 
-def claim(inner: msgspec.Raw, once: str, request_id: str, tenant_id: str) -> bytes:
-    """Argument of `once_reserve`; `inner` is that of the reserve script as msgpack text."""
+def claim(
+    inner: msgspec.Raw, once: str, request_id: str, tenant_id: str, *, only_known: bool
+) -> bytes:
+    """Argument of `once_reserve`; `inner` is that of the reserve script as msgpack text.
+
+    `only_known`: a call that is new holds nothing and is answered `NEW`.
+    """
     key = read_once(once)
-    return _encode((inner, key.name, key.print_, request_id, tenant_id, KEEP_MS, KEYS_MAX))
+    head = (inner, key.name, key.print_, request_id, tenant_id, KEEP_MS, KEYS_MAX)
+    return _encode((*head, int(only_known)))
 
 
 def conclude(

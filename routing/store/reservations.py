@@ -5,19 +5,18 @@ are ready (groups, legs, info, events) are spliced in, not decoded and encoded a
 lists; their places are named here. Protocol: the accounting design, section 2.
 """
 
-import struct
 from collections.abc import Sequence
 from typing import Final
 
 import hiredis
 import msgspec
 
-from routing.contracts.enums import WindowKind
-from routing.decision.limits import AMOUNT_ORDER, Edges, Group, window_edges
+from routing.decision.limits import Edges, Group, window_edges
 from routing.store import keys
 from routing.store.client import Callback, wire_key
 from routing.store.cluster import Store
 from routing.store.once import claim, conclude
+from routing.store.plans import Plan, as_text
 from routing.store.scripts import (
     LEASE,
     ONCE_RESERVE,
@@ -34,9 +33,6 @@ _REFUSES_WRITES: Final = ("MISCONF ", "OOM ", "READONLY ", "LOADING ")
 NOT_AFTER_MS: Final = 1_000  # a command stuck in a socket cannot take effect later than this
 STREAM_MAX: Final = 20_000  # entries a bucket may queue for the ledger; then reserve answers FULL
 WINDOW_GRACE_MS: Final = 26 * 3_600_000  # counters outlive their window by this
-
-WINDOW: Final = 1
-GAUGE: Final = 2
 
 # Places in replies. All: [verdict, epoch, store ms]. OK of reserve: left of each limit, pos, legs.
 VERDICT: Final = 0
@@ -61,22 +57,9 @@ ENDED_BEFORE: Final = 0  # lease results
 RENEWED: Final = 1
 SEND_LEGS: Final = 2
 
-Leg = tuple[int, str, int, list[str | int]]
-
-_STR16: Final = struct.Struct(">BH").pack
-_STR32: Final = struct.Struct(">BI").pack
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode_legs: Final = msgspec.msgpack.Decoder(list[Leg]).decode
-_PLACE: Final = {dimension: place + 1 for place, dimension in enumerate(AMOUNT_ORDER)}
 META_KEYS: Final = tuple(wire_key(keys.bucket_meta(bucket)) for bucket in range(keys.BUCKETS))
 TAGS: Final = tuple(keys.bucket_tag(bucket) for bucket in range(keys.BUCKETS))
-
-
-def as_text(raw: bytes) -> msgspec.Raw:
-    """Bytes as a msgpack *str*, to be spliced into an argument as they are."""
-    size = len(raw)
-    head = _STR16(0xDA, size) if size < 65_536 else _STR32(0xDB, size)
-    return msgspec.Raw(head + raw)
 
 
 def group_edges(groups: Sequence[Group], timezone: str, now_ms: int) -> tuple[Edges, ...]:
@@ -87,51 +70,6 @@ def group_edges(groups: Sequence[Group], timezone: str, now_ms: int) -> tuple[Ed
         else window_edges(group.window, timezone, now_ms, group.anchor_min)
         for group in groups
     )
-
-
-def encode_groups(tenant_id: str, groups: Sequence[Group], edges: Sequence[Edges]) -> msgspec.Raw:
-    """Groups as the reserve script reads them; good until the earliest `next_end` of the edges."""
-    rows: list[list[object]] = []
-    for group, (start, end, next_end) in zip(groups, edges, strict=True):
-        names = [name for dim, _ in group.dims for name in (f"{dim.value}_h", dim.value)]
-        bounds = [part for dim, limit in group.dims for part in (_PLACE[dim], limit)]
-        if group.is_gauge:
-            rows.append([GAUGE, names, bounds, suffix_of(tenant_id, group, 0)])
-        else:
-            first, second = (suffix_of(tenant_id, group, at) for at in (start, end))
-            rows.append([WINDOW, names, bounds, first, start, end, second, next_end])
-    return msgspec.Raw(_encode(rows))
-
-
-def suffix_of(tenant_id: str, group: Group, start_ms: int) -> str:
-    """Counter key below its bucket and epoch: `w:<base>:<start>` or `g:<base>`."""
-    window = keys.window_name(group.window, group.anchor_min)
-    base = keys.counter_base(tenant_id, group.scope, group.subject, window)
-    if group.window is WindowKind.NOW:
-        return f"g:{base}"
-    return f"w:{base}:{start_ms}"
-
-
-def encode_legs(
-    tenant_id: str, groups: Sequence[Group], edges: Sequence[Edges], amounts: Sequence[int]
-) -> bytes:
-    """Legs as the reserve script would have made them, for holds that it has not seen."""
-    legs: list[list[object]] = []
-    for group, (start, end, _) in zip(groups, edges, strict=True):
-        taken: list[str | int] = []
-        for dim, _ in group.dims:
-            taken += (dim.value, amounts[_PLACE[dim] - 1])
-        kind = GAUGE if group.is_gauge else WINDOW
-        legs.append([kind, suffix_of(tenant_id, group, start), end, taken])
-    return _encode(legs)
-
-
-def decode_legs(packed: bytes) -> list[Leg]:
-    """Legs as `[kind, suffix, window_end_ms, [dimension, amount, ...]]` (a `UsageEvent`'s form).
-
-    Raises `msgspec.MsgspecError` for anything else.
-    """
-    return _decode_legs(packed)
 
 
 class Reservations:
@@ -154,15 +92,16 @@ class Reservations:
         not_after_ms: int,
         info: msgspec.Raw,
         amounts: Sequence[int],
-        groups: msgspec.Raw,
+        plan: Plan,
         done: Callback,
         once: str = "",
+        only_known: bool = False,
         tenant_id: str = "",
         lease_ms: int = LEASE_MS,
     ) -> None:
-        """Hold `amounts` on every group or on none; with `once`, only if its key is free.
+        """Hold `amounts` on every counter of the plan or on none; with `once`, if its key is free.
 
-        `once` may be `store.uses.USE`: then the hold leaves a record.
+        `once` may be `store.uses.USE`: then the hold leaves a record. `only_known`: `once.claim`.
         """
         argument = _encode(
             (
@@ -176,7 +115,8 @@ class Reservations:
                 self.gateway_id,
                 info,
                 amounts,
-                groups,
+                plan.raw,
+                as_text(plan.legs(amounts)),
             )
         )
         if not once:
@@ -185,7 +125,7 @@ class Reservations:
             argument = open_use(as_text(argument), request_id, info, tenant_id)
             self.store.script(USE_RESERVE, META_KEYS[bucket], argument, done)
         else:
-            argument = claim(as_text(argument), once, request_id, tenant_id)
+            argument = claim(as_text(argument), once, request_id, tenant_id, only_known=only_known)
             self.store.script(ONCE_RESERVE, META_KEYS[bucket], argument, done)
 
     def settle(  # noqa: PLR0913
@@ -199,12 +139,15 @@ class Reservations:
         event: bytes,
         legs: bytes,
         done: Callback,
+        plan: msgspec.Raw | None = None,
+        amounts: Sequence[int] = (),
         once: str = "",
         tenant_id: str = "",
         answer: bytes | None = None,
     ) -> None:
         """End a reservation: release its hold, charge, append the stream entry. Safe to repeat.
 
+        `plan` (a `Plan.raw`) and `amounts` are what the legs came of: the store need not read them.
         `once`, `tenant_id` and `answer` as `store.once.conclude` takes them.
         """
         argument = _encode(
@@ -216,7 +159,9 @@ class Reservations:
                 kind,
                 charge,
                 as_text(event),
-                msgspec.Raw(legs),
+                as_text(legs),
+                plan,
+                amounts,
             )
         )
         if not once:

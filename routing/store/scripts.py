@@ -47,6 +47,11 @@ def _around_alone(name: str, inside: Script) -> Script:
     return _script(name, _source(name).replace(_INSIDE, inside.source))
 
 
+def _with_fields(name: str) -> Script:
+    """A script that changes counters one by one."""
+    return _script(name, _source("field") + _source(name))
+
+
 def _source(name: str) -> bytes:
     return (Path(__file__).parent / "scripts" / f"{name}.lua").read_bytes()
 
@@ -60,8 +65,8 @@ def _script(name: str, source: bytes) -> Script:
 
 RESERVE: Final = _read("reserve")
 SETTLE: Final = _read("settle")
-LEASE: Final = _read("lease")
-COUNTERS: Final = _read("counters")
+LEASE: Final = _with_fields("lease")
+COUNTERS: Final = _with_fields("counters")
 CREDITS: Final = _read("credits")
 ONCE_RESERVE: Final = _around("once_reserve", RESERVE)
 ONCE_SETTLE: Final = _around("once_settle", SETTLE)

@@ -14,7 +14,7 @@ from routing.contracts.enums import Dimension, LimitScope, WindowKind
 from routing.contracts.resources import RESOURCE_PREFIX
 from routing.contracts.snapshot import Limit, TenantEntry, bucket_of
 from routing.decision.limits import Group, window_edges
-from routing.store.reservations import suffix_of
+from routing.store.plans import suffix_of
 from tenants.ledger import tables
 from tenants.ledger.cursors import Cursor
 from tenants.ledger.rules.adjustments import check_adjustment

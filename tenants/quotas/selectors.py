@@ -19,6 +19,7 @@ from routing.contracts.enums import Dimension, LimitScope, WindowKind
 from routing.contracts.snapshot import bucket_of
 from routing.decision.limits import limit_name, window_edges
 from routing.store import keys
+from routing.store.packed import read_counter
 from routing.store.pooled import node_of, sync_client
 from tenants.directory.selectors import subject_of
 from tenants.models import ApiKey, Limit, Tenant
@@ -144,18 +145,21 @@ def _read(
     (epoch, state, run_id), (seconds, micros), server = first.execute()
     now_ms = seconds * 1000 + micros // 1000
     # Counters of an earlier run of the server are a lost store's: nobody admits by them either.
-    if epoch is None or state != b"ready" or run_id.decode() != server["run_id"]:
+    if epoch is None or state != b"ready" or run_id.decode() != keys.run_name(server["run_id"]):
         return [_position(limit, zone, now_ms, None) for limit in bound]
     second = store.pipeline(transaction=False)
     prefix = f"{keys.bucket_tag(bucket)}:{epoch.decode()}:"
     for limit in bound:
-        name = limit.dimension.value
-        second.hmget(prefix + _suffix(tenant_id, limit, zone, now_ms), name, f"{name}_h")
-    answers = cast("list[list[bytes | None]]", second.execute() if bound else [])
+        second.get(prefix + _suffix(tenant_id, limit, zone, now_ms))
+    answers = cast("list[bytes | None]", second.execute() if bound else [])
     return [
-        _position(limit, zone, now_ms, (int(used or 0), int(held or 0)))
-        for limit, (used, held) in zip(bound, answers, strict=True)
+        _position(limit, zone, now_ms, _used_and_held(limit.dimension, read_counter(raw)))
+        for limit, raw in zip(bound, answers, strict=True)
     ]
+
+
+def _used_and_held(dimension: Dimension, fields: dict[str, int]) -> tuple[int, int]:
+    return fields.get(dimension.value, 0), fields.get(f"{dimension.value}_h", 0)
 
 
 def _suffix(tenant_id: str, limit: LimitView, zone: str, now_ms: int) -> str:

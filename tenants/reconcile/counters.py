@@ -29,7 +29,8 @@ from routing.store.inspect import (
     look,
     mend_leases,
 )
-from routing.store.reservations import LEASE_MS, decode_legs
+from routing.store.plans import decode_legs
+from routing.store.reservations import LEASE_MS
 from tenants.ledger import tables
 from tenants.ledger.cursors import Cursor
 from tenants.ledger.rules.health import READY, BucketState

@@ -10,6 +10,7 @@ import redis
 
 from routing.contracts.enums import Dimension, WindowKind
 from routing.store import keys
+from tests.accounting import fields
 from tests.gatewaying import ACME, body_of, rows, serving
 from tests.stack import ACME_KEY, GatewayProcess, limit, make_snapshot, publish, usd, wait_until
 from tests.upstream import UpstreamThread, answer, json_script, stream_script, usage
@@ -38,8 +39,8 @@ class Watch:
         names = list(self.store.scan_iter(f"{keys.bucket_tag(ACME)}:*:w:acme:tenant::d:*"))
         if not names:
             return 0, 0
-        used, held = self.store.hmget(names[0], "usd", "usd_h")
-        return int(used or 0), int(held or 0)
+        found = fields(self.store, names[0])
+        return found.get("usd", 0), found.get("usd_h", 0)
 
     def _poll(self) -> None:
         while not self.stopping.wait(0.05):

@@ -10,6 +10,7 @@ import redis
 
 from routing.contracts.enums import Dimension, WindowKind
 from routing.store import keys
+from tests.accounting import fields
 from tests.gatewaying import ACME, error_of, row, serving
 from tests.stack import ALPHA, limit, model, usd, wait_until
 from tests.upstream import UpstreamThread, answer, json_script, usage
@@ -32,8 +33,8 @@ def spend(store: "redis.Redis[bytes]") -> tuple[int, int]:
     names = list(store.scan_iter(f"{keys.bucket_tag(ACME)}:*:w:acme:tenant::d:*"))
     if not names:
         return 0, 0
-    used, on_hold = store.hmget(names[0], "usd", "usd_h")
-    return int(used or 0), int(on_hold or 0)
+    found = fields(store, names[0])
+    return found.get("usd", 0), found.get("usd_h", 0)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from routing.contracts.enums import Dimension, LimitScope, SettleKind, WindowKin
 from routing.decision.limits import Group
 from routing.store import keys
 from tenants.models import WindowUsage
+from tests.accounting import fields
 from tests.ledgering import (
     ScriptedGateway,
     Ticket,
@@ -41,8 +42,8 @@ def cycle() -> None:
 def window(gateway: ScriptedGateway, ticket: Ticket) -> dict[str, int]:
     tag = keys.bucket_tag(ticket.party.bucket)
     epoch = gateway.epoch(ticket.party)
-    found = gateway.client.hgetall(f"{tag}:{epoch}:{ticket.legs[0][1]}")
-    return {name.decode(): int(value) for name, value in found.items()}
+    found = fields(gateway.client, f"{tag}:{epoch}:{ticket.legs[0][1]}")
+    return {name: found[name] for name in ("req", "req_h", "usd", "usd_h")}
 
 
 def test_late_end_is_charged_to_the_window_of_the_reservation(store: redis.Redis) -> None:

@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from routing.contracts.enums import Dimension
+from tests.accounting import fields
 from tests.gatewaying import ACME, body_of, serving
 from tests.managing import SECONDS_TO_TAKE_EFFECT, Manager, managed_gateway, managed_world
 from tests.stack import (
@@ -82,7 +83,7 @@ def test_used_amount_outlives_changes_of_the_limit_but_not_its_window(
 def gateway_extra(store: "redis.Redis") -> int:
     """Tokens of the requests that passed before the lowered limit was in force."""
     name = max(store.scan_iter("*:w:acme:tenant::m:*"))
-    return int(store.hget(name, "out") or 0) - 800
+    return fields(store, name)["out"] - 800
 
 
 @pytest.mark.django_db(transaction=True)

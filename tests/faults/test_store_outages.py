@@ -20,7 +20,7 @@ import redis
 from routing.contracts.enums import Dimension, WindowKind
 from routing.contracts.snapshot import OutagePolicy, Snapshot, bucket_of
 from routing.store import keys
-from tests.accounting import PrivateStore, commit_all
+from tests.accounting import PrivateStore, commit_all, fields
 from tests.gatewaying import ACME, body_of
 from tests.proxying import Proxy
 from tests.stack import (
@@ -245,7 +245,7 @@ def requests_used(outage: Outage) -> int:
     store = outage.store.client
     epoch = store.hget(keys.bucket_meta(ACME), "epoch").decode()
     pattern = f"{keys.bucket_tag(ACME)}:{epoch}:w:acme:tenant::d:*"
-    return sum(int(store.hget(name, "req") or 0) for name in store.scan_iter(pattern, count=1000))
+    return sum(fields(store, name).get("req", 0) for name in store.scan_iter(pattern, count=1000))
 
 
 def test_slow_store_delays_and_changes_nothing_else(outage: Outage) -> None:

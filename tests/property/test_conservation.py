@@ -23,17 +23,17 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from msgspec import Raw
 
 from routing.contracts.enums import Dimension, LimitScope, WindowKind
 from routing.contracts.snapshot import Limit
 from routing.decision.limits import amounts_in_order, groups_for
 from routing.decision.types import Amounts
 from routing.store import keys
+from routing.store.plans import Plan, as_text
 from routing.store.pooled import node_of, sync_client
-from routing.store.reservations import as_text, encode_groups, group_edges
+from routing.store.reservations import group_edges
 from routing.store.scripts import RESERVE, SETTLE, run_script
-from tests.accounting import encode, key, open_bucket, run_id, tenant
+from tests.accounting import encode, fields, key, open_bucket, run_id, tenant
 from tests.clustering import running_cluster
 
 BUCKET = 99
@@ -76,11 +76,13 @@ class Books(RuleBasedStateMachine):
     def reserve(self, amounts: Amounts, lease_ms: int) -> Any:
         self.made += 1
         name, now_ms = f"r{self.made}", int(time.time() * 1000)
-        groups = encode_groups("acme", GROUPS, group_edges(GROUPS, "UTC", now_ms))
+        edges = group_edges(GROUPS, "UTC", now_ms)
+        plan = Plan("acme", GROUPS, edges, bucket=BUCKET, epoch=1)
+        legs = plan.legs(amounts_in_order(amounts))
         argument = encode(
             (
                 TAG, name, self.run, 1, now_ms + 5000, lease_ms, 20_000, "g0", as_text(b"i"),
-                amounts_in_order(amounts), groups,
+                amounts_in_order(amounts), plan.raw, as_text(legs),
             )
         )  # fmt: skip
         reply: Any = run_script(self.store, RESERVE, META, argument)
@@ -90,7 +92,8 @@ class Books(RuleBasedStateMachine):
         held = dict(zip(LIMITS, amounts_in_order(amounts), strict=False))
         self.reserved.update(held)
         self.running += 1
-        return (name, held, reply[5], lease_ms < 0)
+        assert reply[5] == legs
+        return (name, held, legs, lease_ms < 0)
 
     @rule(target=ended, hold=consumes(live), kind=st.sampled_from("svr"), share=SHARES)
     def end(self, hold: Any, kind: str, share: int) -> Any:
@@ -120,7 +123,7 @@ class Books(RuleBasedStateMachine):
         assert self.settle(name, kind, held, legs) == (b"ALIVE" if kind == "w" else b"OK")
 
     def settle(self, name: str, kind: str, charge: dict[str, int], legs: bytes) -> bytes:
-        argument = encode((TAG, name, self.run, 1, kind, charge, as_text(b"{}"), Raw(legs)))
+        argument = encode((TAG, name, self.run, 1, kind, charge, as_text(b"{}"), as_text(legs)))
         reply: Any = run_script(self.store, SETTLE, META, argument)
         return bytes(reply[0])
 
@@ -132,8 +135,8 @@ class Books(RuleBasedStateMachine):
 
     def counters(self, part: str) -> dict[str, int]:
         server = node_of(self.store, META)
-        found = [server.hgetall(name) for name in server.scan_iter(f"{TAG}:1:{part}*", count=1000)]
-        return {n.decode(): int(v) for row in found for n, v in row.items()}
+        found = [fields(server, name) for name in server.scan_iter(f"{TAG}:1:{part}*", count=1000)]
+        return {name: amount for row in found for name, amount in row.items()}
 
     @invariant()
     def nothing_is_over_its_limit_lost_or_below_zero(self) -> None:

@@ -22,17 +22,11 @@ from routing.decision.admit import Admission, Denial, Position, admit
 from routing.decision.limits import Edges, Group, amounts_in_order
 from routing.decision.types import Amounts
 from routing.store import keys
+from routing.store.plans import Plan, as_text, decode_legs, encode_legs, suffix_of
 from routing.store.pooled import sync_client
-from routing.store.reservations import (
-    LEASE_MS,
-    as_text,
-    decode_legs,
-    encode_groups,
-    encode_legs,
-    suffix_of,
-)
+from routing.store.reservations import LEASE_MS
 from routing.store.scripts import LEASE, RESERVE, SETTLE, run_script
-from tests.accounting import counters, encode, run_id
+from tests.accounting import counters, encode, fields, run_id
 from tests.clustering import running_cluster
 
 FAR: Edges = (0, 4_000_000_000_000, 4_000_000_000_001)  # one window for the whole test
@@ -211,10 +205,11 @@ class Reservations(RuleBasedStateMachine):
             self._reserve(request_id, groups, amounts, is_expired=False)
 
     def _reserve(self, request_id, groups, amounts, *, is_expired: bool) -> None:
+        plan = Plan("t", groups, edges_of(groups), bucket=BUCKET, epoch=self.model.epoch)
         reply = self.call(
             RESERVE, TAG, request_id, self.run_id, self.model.epoch, self.soon(),
             -60_000 if is_expired else LEASE_MS, 10_000, "g", as_text(b"i"),
-            amounts_in_order(amounts), encode_groups("t", groups, edges_of(groups)),
+            amounts_in_order(amounts), plan.raw, as_text(plan.legs(amounts_in_order(amounts))),
         )  # fmt: skip
         expected = self.model.reserve(request_id, groups, amounts, expired=is_expired)
         if isinstance(expected, Admission):
@@ -244,10 +239,18 @@ class Reservations(RuleBasedStateMachine):
         packed = encode_legs("t", groups, edges_of(groups), amounts_in_order(held))
         reply = self.call(
             SETTLE, TAG, request_id, self.run_id, res_epoch, kind, charge, as_text(b"{}"),
-            Raw(packed),
+            as_text(packed), *self._plan(data, groups, held),
         )  # fmt: skip
         legs = plain_legs(groups, held)
         assert reply[0].decode() == self.model.settle(request_id, kind, charge, res_epoch, legs)
+
+    def _plan(self, data: st.DataObject, groups: tuple[Group, ...], held: Amounts) -> Any:
+        """A gateway knows the plan of its requests, perhaps of an epoch before; a sweeper none."""
+        epoch = data.draw(st.sampled_from([0, self.model.epoch - 1, self.model.epoch]))
+        if not epoch:
+            return ()
+        plan = Plan("t", groups, edges_of(groups), bucket=BUCKET, epoch=epoch)
+        return plan.raw, amounts_in_order(held)
 
     @precondition(lambda self: self.known)
     @rule(data=st.data(), sends_legs=st.booleans())
@@ -277,7 +280,7 @@ class Reservations(RuleBasedStateMachine):
         epoch = self.model.epoch
         assert counters(self.store, BUCKET, "begin", epoch=epoch) == b"OK"
         refused = self.call(
-            RESERVE, TAG, "x", self.run_id, epoch, self.soon(), 1, 9, "g", as_text(b""), [1], []
+            RESERVE, TAG, "x", self.run_id, epoch, self.soon(), 1, 9, "g", as_text(b""), [1], [], ""
         )
         assert refused[0] == b"REBUILD"
         if registers:
@@ -293,9 +296,9 @@ class Reservations(RuleBasedStateMachine):
         found: dict[tuple[str, str], int] = {}
         prefix = f"{TAG}:{self.model.epoch}:"
         for name in self.store.scan_iter(f"{prefix}*", count=1000):
-            for dim, value in self.store.hgetall(name).items():
-                if dim != b"x" and int(value):
-                    found[(name.decode().removeprefix(prefix), dim.decode())] = int(value)
+            for dim, value in fields(self.store, name).items():
+                if dim != "x" and value:
+                    found[(name.decode().removeprefix(prefix), dim)] = value
         expected = {at: n for at, n in self.model.used.items() if n}
         expected |= {(s, f"{d}_h"): n for (s, d), n in self.model.held.items() if n}
         assert found == expected

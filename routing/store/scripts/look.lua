@@ -1,5 +1,5 @@
 -- ARGV[1] = msgpack {p, pos, most, ids, suffixes}: one moment of a bucket, nothing is written
--- -> {epoch, run_id, state, seq, now, entries after pos, holds {id, score, e, x, l, i, o}, counters {expiry, flat}}
+-- -> {epoch, run_id, state, seq, now, entries after pos, holds {id, score, e, x, l, i, o}, counters {expiry, packed}}
 -- Holds are those of the leases and those of `ids`; at most `most` entries and leases are read.
 local a = cmsgpack.unpack(ARGV[1])
 local call, p, most = redis.call, a[1], a[3]
@@ -13,5 +13,5 @@ for i, id in ipairs(ids) do
   local h = call('HMGET', p .. ':h:' .. id, 'e', 'x', 'l', 'i', 'o')
   holds[i] = {id, call('ZSCORE', p .. ':leases', id), h[1], h[2], h[3], h[4], h[5]}
 end
-for i, suffix in ipairs(a[5]) do counters[i] = {call('PEXPIRETIME', pre .. suffix), call('HGETALL', pre .. suffix)} end
+for i, suffix in ipairs(a[5]) do counters[i] = {call('PEXPIRETIME', pre .. suffix), call('GET', pre .. suffix) or ''} end
 return {m[1] or '0', m[2] or '', m[3] or '', m[4] or '0', t[1] * 1000 + math.floor(t[2] / 1000), entries, holds, counters}

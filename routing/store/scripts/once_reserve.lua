@@ -1,4 +1,5 @@
--- ... , keys_max]. Replies of its own: KEPT (id, answer), SPENT, BUSY, OTHER, MANY; else reserve's.
+-- ... , keys_max, only_known (0 or 1)]. Replies of its own: KEPT (id, answer), SPENT, BUSY, OTHER, MANY, NEW (only known
+-- calls were asked for); else reserve's.
 local function reserve()
 --INSIDE
 end
@@ -16,6 +17,7 @@ if is_known then
   if answer then return { 'KEPT', 0, now, r[3], answer } end
   return { 'SPENT', 0, now }
 end
+if o[8] == 1 then return { 'NEW', 0, now } end
 if not r[1] and tonumber(call('HGET', sums, 'k:' .. tenant) or 0) >= o[7] then return { 'MANY', 0, now } end
 local reply = reserve()
 if reply[1] ~= 'OK' then return reply end

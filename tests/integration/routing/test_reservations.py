@@ -16,13 +16,11 @@ from routing.contracts.snapshot import Limit
 from routing.decision.limits import Edges, Group, amounts_in_order, groups_for
 from routing.decision.types import Amounts
 from routing.store import keys
+from routing.store.plans import Plan, as_text, encode_legs
 from routing.store.pooled import node_of
 from routing.store.reservations import (
     LEASE_MS,
     STREAM_MAX,
-    as_text,
-    encode_groups,
-    encode_legs,
     group_edges,
 )
 from routing.store.scripts import ALL, LEASE, RESERVE, SETTLE, run_script
@@ -36,6 +34,7 @@ from tests.accounting import (
     new_id,
     open_bucket,
     run_id,
+    set_fields,
     tenant,
 )
 
@@ -47,6 +46,15 @@ B = 7
 
 def now_ms() -> int:
     return int(time.time() * 1000)
+
+
+Wire = tuple[tuple[Group, ...], tuple[Edges, ...]]
+
+
+def in_epoch(wire: Wire, bucket: int, epoch: int, amounts: Amounts) -> tuple[Raw, Raw]:
+    """What reserve is sent of acme's counters: the plan, and what the request takes."""
+    plan = Plan("acme", *wire, bucket=bucket, epoch=epoch)
+    return plan.raw, as_text(plan.legs(amounts_in_order(amounts)))
 
 
 class Scripts:
@@ -62,7 +70,7 @@ class Scripts:
     def run_script(self, script: Any, argument: Sequence[object]) -> Any:
         return run_script(self.store, script, keys.bucket_meta(self.bucket), encode(argument))
 
-    def reserve_argument(self, request_id: str, groups: Raw, amounts: Amounts, **changes: Any):
+    def reserve_argument(self, request_id: str, plan: Wire, amounts: Amounts, **changes: Any):
         fields = {
             "run": self.run, "epoch": self.epoch, "not_after": now_ms() + 1000, "lease": LEASE_MS,
             "stream_max": STREAM_MAX,
@@ -70,16 +78,25 @@ class Scripts:
         return (
             keys.bucket_tag(self.bucket), request_id, fields["run"], fields["epoch"],
             fields["not_after"], fields["lease"], fields["stream_max"], "g0", as_text(b"info"),
-            amounts_in_order(amounts), groups,
+            amounts_in_order(amounts), *in_epoch(plan, self.bucket, fields["epoch"], amounts),
         )  # fmt: skip
 
-    def reserve(self, groups: Raw, amounts: Amounts = AMOUNTS, request_id: str = "", **changes):
-        argument = self.reserve_argument(request_id or new_id(), groups, amounts, **changes)
+    def reserve(self, plan: Wire, amounts: Amounts = AMOUNTS, request_id: str = "", **changes):
+        argument = self.reserve_argument(request_id or new_id(), plan, amounts, **changes)
         return self.run_script(RESERVE, argument)
 
     def settle(self, request_id: str, kind: str, charge: dict[str, int], res_epoch: int, legs: Any):
         tag = keys.bucket_tag(self.bucket)
-        argument = (tag, request_id, self.run, res_epoch, kind, charge, as_text(b"{}"), Raw(legs))
+        argument = (
+            tag,
+            request_id,
+            self.run,
+            res_epoch,
+            kind,
+            charge,
+            as_text(b"{}"),
+            as_text(legs),
+        )
         return self.run_script(SETTLE, argument)
 
     def lease(self, *items: object, not_after: int | None = None) -> Any:
@@ -88,10 +105,10 @@ class Scripts:
         return self.run_script(LEASE, (tag, self.run, until, LEASE_MS, "g0", items))
 
 
-def on_the_wire(*limits: Limit) -> tuple[tuple[Group, ...], tuple[Edges, ...], Raw]:
+def on_the_wire(*limits: Limit) -> tuple[tuple[Group, ...], tuple[Edges, ...], Wire]:
     groups = groups_for(tenant(*limits), key(), "alpha-8b", "standard")
     edges = group_edges(groups, "UTC", now_ms())
-    return groups, edges, encode_groups("acme", groups, edges)
+    return groups, edges, (groups, edges)
 
 
 def spend(nanousd: int) -> Amounts:
@@ -210,16 +227,19 @@ def test_window_outside_both_known_ones_is_told_and_nothing_taken(scripts: Scrip
     groups, _, _ = on_the_wire()
     old = group_edges(groups, "UTC", now_ms() - 5 * 86_400_000)
     before = digest(scripts.store)
-    assert scripts.reserve(encode_groups("acme", groups, old))[0] == b"WINDOW"
+    assert scripts.reserve((groups, old))[0] == b"WINDOW"
     assert digest(scripts.store) == before
 
 
 def test_next_window_is_used_once_the_stores_clock_has_reached_it(scripts: Scripts):
     groups, edges, _ = on_the_wire()
     yesterday = group_edges(groups, "UTC", edges[0][0] - 1)
-    reply = scripts.reserve(encode_groups("acme", groups, yesterday))
+    reply = scripts.reserve((groups, yesterday))
     assert reply[0] == b"OK"
     assert msgpack.decode(reply[5])[0][1].endswith(str(edges[0][0]))
+    plan = Plan("acme", groups, yesterday, bucket=B, epoch=1)
+    assert reply[2] >= plan.stop_ms, "by this a gateway knows that the legs are not the plan's"
+    assert reply[5] != plan.legs(amounts_in_order(AMOUNTS))
 
 
 def test_hold_ends_once_however_often_it_is_settled(scripts: Scripts):
@@ -264,7 +284,7 @@ def test_gauge_in_use_outlives_its_first_expiry(scripts: Scripts):
     scripts.reserve(wire, spend(1), "r1")
     name = next(iter(scripts.store.scan_iter("*:g:*")))
     soon = now_ms() + 60_000
-    scripts.store.hset(name, "x", soon)
+    set_fields(scripts.store, name, x=soon)
     scripts.store.pexpireat(name, soon)
     scripts.reserve(wire, spend(1), "r2")
     assert scripts.store.pexpiretime(name) > now_ms() + 80_000_000

@@ -17,6 +17,7 @@ from routing.contracts.snapshot import Price
 from routing.gateway.sweep import QUIET_S, SWEEP_S
 from routing.store import keys
 from routing.store.uses import ENDED_KEEP_MS, USES_MAX
+from tests.accounting import fields
 from tests.gatewaying import ACME, rows, serving
 from tests.stack import (
     ACME_KEY,
@@ -82,11 +83,11 @@ def error_of(response: httpx.Response) -> tuple[int, str, str | None]:
     return response.status_code, error["code"], error["param"]
 
 
-def counters(store: Store) -> dict[str, dict[bytes, int]]:
+def counters(store: Store) -> dict[str, dict[str, int]]:
     """Every counter of acme, by its key below bucket and epoch."""
     prefix = f"{keys.bucket_tag(ACME)}:1:"
     return {
-        name.decode().removeprefix(prefix): {k: int(v) for k, v in store.hgetall(name).items()}
+        name.decode().removeprefix(prefix): fields(store, name)
         for name in store.scan_iter(f"{prefix}[wg]:*")
     }
 
@@ -115,8 +116,8 @@ def test_a_use_is_held_settled_and_charged_once(store: Store, tmp_path: Path):
         assert event.usage_source is UsageSource.REPORTED
         found = counters(store)
         day = next(value for name, value in found.items() if name.startswith("w:acme:tenant:"))
-        assert (day[b"usd"], day[b"req"], day[b"usd_h"], day[b"req_h"]) == (2 * UNIT, 1, 0, 0)
-        assert found["g:acme:resource:vector_query:g"][b"conc_h"] == 0
+        assert (day["usd"], day["req"], day["usd_h"], day["req_h"]) == (2 * UNIT, 1, 0, 0)
+        assert found["g:acme:resource:vector_query:g"]["conc_h"] == 0
 
 
 @pytest.mark.parametrize("dimension", [Dimension.CONCURRENCY, Dimension.REQUESTS])
@@ -161,7 +162,7 @@ def test_uses_started_together_never_exceed_a_limit(
         # One settled elsewhere also leaves its owner's end, which counts nothing.
         settled = [event for kind, event in usage_events(store, ACME) if kind == "s"]
         assert len({event.request_id for event in settled}) == most
-        spent = [c[b"usd"] for name, c in counters(store).items() if name.startswith("w:acme:t")]
+        spent = [c["usd"] for name, c in counters(store).items() if name.startswith("w:acme:t")]
         assert spent == [most * UNIT]
         after = post(both[0], "vector_query/reserve")
         assert after.status_code == (200 if window is WindowKind.NOW else 429)
@@ -197,7 +198,7 @@ def test_a_settle_is_idempotent_on_every_gateway(store: Store, tmp_path: Path):
         (kind, event), (end, _) = usage_events(store, ACME)
         assert (kind, event.spend_nanousd, end) == ("s", 2 * UNIT, "r")
         assert [f[b"k"] for _, f in store.xrange(keys.bucket_usage(ACME))][1] == b"0"
-        spent = [c[b"usd"] for name, c in counters(store).items() if name.startswith("w:")]
+        spent = [c["usd"] for name, c in counters(store).items() if name.startswith("w:")]
         assert spent == [2 * UNIT]
 
 
@@ -219,7 +220,7 @@ def test_settles_started_together_give_one_charge_and_one_answer(store: Store, t
         first = usage_events(store, ACME)[0][1]
         assert f"{first.spend_nanousd / 1e9:.9f}" == won[0]["spend_usd"]
         day = [c for name, c in counters(store).items() if name.startswith("w:")]
-        assert [(c[b"usd"], c[b"req"]) for c in day] == [(first.spend_nanousd, 1)]
+        assert [(c["usd"], c["req"]) for c in day] == [(first.spend_nanousd, 1)]
 
 
 def test_a_killed_gateways_use_is_settled_by_another_and_never_charged_twice(
@@ -238,7 +239,7 @@ def test_a_killed_gateways_use_is_settled_by_another_and_never_charged_twice(
             wait_until(lambda: len(usage_events(store, ACME)) == 2, 10, "its journal's end")
             assert [f[b"k"] for _, f in store.xrange(keys.bucket_usage(ACME))][1] == b"0"
             assert settle(again, use, units=3).content == first.content
-        spent = [c[b"usd"] for name, c in counters(store).items() if name.startswith("w:")]
+        spent = [c["usd"] for name, c in counters(store).items() if name.startswith("w:")]
         assert spent == [3 * UNIT]
 
 
@@ -294,7 +295,7 @@ def test_an_emptied_store_learns_of_a_use_again(store: Store, tmp_path: Path):
         wait_until(lambda: held(store, ACME) == 0, 5, "nothing held")
         assert [event.spend_nanousd for _, event in usage_events(store, ACME)][:1] == [3 * UNIT]
         spent = [
-            int(store.hget(name, "usd") or 0)
+            fields(store, name)["usd"]
             for name in store.scan_iter(f"{keys.bucket_tag(ACME)}:2:w:acme:tenant:*")
         ]
         assert spent == [3 * UNIT]

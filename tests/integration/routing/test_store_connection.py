@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import redis
 
+from routing.store import keys
 from routing.store.client import (
     NO_REPLY,
     NOT_SENT,
@@ -80,7 +81,7 @@ async def test_replies_come_back_in_the_order_of_the_commands(store: "redis.Redi
         replies = await asyncio.gather(*(connection.call("ECHO", str(n)) for n in range(500)))
         assert replies == [str(n).encode() for n in range(500)]
         assert connection.pending == 0
-        assert connection.run_id == store.info("server")["run_id"]
+        assert connection.run_id == keys.run_name(store.info("server")["run_id"])
 
 
 async def test_commands_of_one_loop_turn_leave_in_one_write(store: "redis.Redis"):

@@ -22,6 +22,7 @@ from tenants.quotas import selectors
 from tenants.quotas.selectors import limits, positions
 from tenants.quotas.services import set_limit
 from tests import factories
+from tests.accounting import fields, set_fields
 from tests.factories import ACTOR, World
 from tests.ledgering import (
     Party,
@@ -181,7 +182,7 @@ def counters(gateway: ScriptedGateway, party: Party, window: str) -> list[int]:
     base = keys.counter_base(str(party.tenant_id), "tenant", "", window)
     pattern = f"{keys.bucket_tag(party.bucket)}:{gateway.epoch(party)}:w:{base}:*"
     names = gateway.client.scan_iter(pattern)
-    return [int(gateway.client.hget(name, "usd") or 0) for name in names]
+    return [fields(gateway.client, name).get("usd", 0) for name in names]
 
 
 def test_a_new_anchored_limit_starts_with_what_its_own_window_used(
@@ -246,6 +247,6 @@ def test_a_position_is_that_of_the_anchored_counter(world, store):
     for window, used in (("mo", 900), (f"mo@{14 * DAY_MIN + 600}", 250)):
         base = keys.counter_base(str(tenant_id), "tenant", "", window)
         name = f"{keys.bucket_tag(entry.bucket)}:{epoch}:w:{base}:{start_ms}"
-        store.hset(name, "usd", used)
+        set_fields(store, name, usd=used)
     (row,) = positions(tenant_id)
     assert (row.used, row.remaining) == (250, 750)

@@ -17,6 +17,7 @@ from routing.store.counters import StoreSession
 from tenants.ledger.writer.corrections import apply_corrections
 from tenants.ledger.writer.database import Database
 from tenants.models import CounterDelta, DamagedEntry, LedgerBucket, UsageAdjustment
+from tests.accounting import set_fields
 from tests.ledgering import (
     Party,
     ScriptedGateway,
@@ -158,9 +159,8 @@ def test_entry_that_no_counter_holds_is_added(gateway: ScriptedGateway, party: P
     event = event_of(ticket)
     gateway.settle(ticket)
     gateway.client.delete(keys.bucket_usage(party.bucket))
-    gateway.client.hset(f"{keys.bucket_tag(party.bucket)}:1:{ticket.legs[0][1]}", "usd", 0)
-    for dim in ("req", "in", "out"):
-        gateway.client.hset(f"{keys.bucket_tag(party.bucket)}:1:{ticket.legs[0][1]}", dim, 0)
+    name = f"{keys.bucket_tag(party.bucket)}:1:{ticket.legs[0][1]}"
+    set_fields(gateway.client, name, **dict.fromkeys(("req", "in", "out", "usd"), 0))
     gateway.send(ticket, SettleKind.SETTLED, event)
     make_writer_cycle()
     assert assert_exact(gateway, party)["usd"] == 300

@@ -21,6 +21,7 @@ from tenants.quotas.rules import GAUGES
 from tenants.quotas.selectors import limits, positions
 from tenants.quotas.services import set_limit
 from tests import factories
+from tests.accounting import set_fields
 from tests.factories import ACTOR, USD, World
 
 pytestmark = pytest.mark.django_db
@@ -61,7 +62,7 @@ def set_one(world: World, amount: int | None = 5, **asked) -> None:
 
 def open_bucket(store, tenant_id: int, epoch: int = 3) -> str:
     bucket = bucket_of(str(tenant_id))
-    run_id = store.info("server")["run_id"]
+    run_id = store_keys.run_name(store.info("server")["run_id"])
     meta = {"epoch": epoch, "state": "ready", "run_id": run_id, "seq": 0, "pos": "0-0"}
     store.hset(store_keys.bucket_meta(bucket), mapping=meta)
     return f"{store_keys.bucket_tag(bucket)}:{epoch}:"
@@ -147,7 +148,7 @@ def test_positions_are_what_the_admitting_counters_say(world, store):
         dim = row.dimension.value
         for at_ms in (now_ms, now_ms + 60_000):
             taken = {dim: number, f"{dim}_h": 2 * number}
-            store.hset(pre + suffix_of(row, tenant_id, at_ms), mapping=taken)
+            set_fields(store, pre + suffix_of(row, tenant_id, at_ms), **taken)
         expected[row.id] = (number, 2 * number, 1000 - 3 * number)
     found = positions(tenant_id)
     assert {row.limit.id: (row.used, row.held, row.remaining) for row in found} == expected
@@ -162,7 +163,7 @@ def test_changing_a_limit_keeps_what_was_used(world, store):
     one = {"scope": "tenant", "dimension": "usd", "window": "mo"}
     set_one(world, 1000, **one)
     (row,) = limits(tenant_id)
-    store.hset(pre + suffix_of(row, tenant_id, store.time()[0] * 1000), "usd", 800)
+    set_fields(store, pre + suffix_of(row, tenant_id, store.time()[0] * 1000), usd=800)
     for amount, left in ((1000, 200), (500, 0), (1500, 700)):
         set_one(world, amount, **one)
         (position,) = positions(tenant_id)

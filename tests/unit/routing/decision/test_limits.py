@@ -8,7 +8,7 @@ import pytest
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 from routing.contracts.snapshot import KeyEntry, Limit, TenantEntry
 from routing.decision.limits import groups_for, limit_name, rates_of, window_edges
-from routing.store.reservations import suffix_of
+from routing.store.plans import suffix_of
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
