@@ -127,6 +127,12 @@ class CapacityLimitRequest(CapacityLimitName):
     amount = StrictInteger(min_value=0)
 
 
+class FleetLimitRequest(CapacityLimitRequest):
+    """A limit of the whole fleet; `confirm` accepts 0, which stops every tenant."""
+
+    confirm = StrictFlag(required=False, default=False)
+
+
 class Pools(Endpoint):
     """All pools."""
 
@@ -198,7 +204,7 @@ class _Limits(Endpoint):
     def change(self, pool: str | None) -> Response:
         """Set one; answers with all."""
         require(self.user, Permission.MANAGE_FLEET)
-        asked = self.body(CapacityLimitRequest)
+        asked = self.body(FleetLimitRequest if pool is None else CapacityLimitRequest)
         set_capacity_limit(pool=pool, actor=actor_of(self.user), **asked)
         return self.shown(pool)
 
@@ -257,7 +263,7 @@ class FleetLimits(_Limits):
 
     @endpoint(
         operation_id="fleet_limits_set",
-        request=CapacityLimitRequest,
+        request=FleetLimitRequest,
         answer=CapacityLimitSerializer(many=True),
         summary="Set a limit of the fleet",
     )

@@ -232,6 +232,15 @@ class CapacityLimitForm(ServiceForm):
         min_value=0,
         help_text="0 takes nothing; empty removes the limit.",
     )
+    confirm = forms.BooleanField(label="Yes, stop every tenant", required=False)
+    is_doubted = False
+
+    def add_refusal(self, error: DomainError) -> None:
+        """A limit that stops everybody is the one refusal that a tick overrules."""
+        if error.code == "limit_needs_confirmation":
+            self.is_doubted = True
+            error.hint = "Tick below if that is meant."
+        super().add_refusal(error)
 
 
 @page("GET", "POST")
@@ -261,6 +270,8 @@ def _limits_page(request: HttpRequest, name: str | None) -> HttpResponseBase:
             text = f"Limit {act} for {whose}. Gateways apply it within a second."
             messages.success(request, text, "ok")
             return redirect(request.path)
+    if not form.is_doubted:  # a box that is always there is ticked without reading
+        del form.fields["confirm"]
     context = {
         "pool": name,
         "whose": whose,

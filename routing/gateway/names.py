@@ -3,6 +3,8 @@
 from typing import NamedTuple
 
 from routing.contracts.enums import TaskOutcome
+from routing.decision.types import Refusal
+from routing.gateway.refusal import bad_header
 from routing.gateway.trace import TRACEPARENT, read_traceparent
 
 MAX_TEXT = 64  # characters kept of a caller's session, task and step names
@@ -28,10 +30,12 @@ _SESSION_HEADERS = (
     b"x-headrace-session-id", b"x-session-id", b"x-claude-code-session-id", b"x-opencode-session",
     b"x-session-affinity", b"x-litellm-session-id", b"session-id", b"session_id",
 )  # fmt: skip
-NAME_HEADERS = frozenset((
-    b"x-headrace-task-id", b"x-headrace-task-kind", b"x-headrace-step", b"x-headrace-parent-id",
-    b"x-headrace-task-outcome", b"x-headrace-task-score", TRACEPARENT, *_SESSION_HEADERS,
-))  # fmt: skip
+_TEXT_HEADERS = (
+    b"x-headrace-task-id", b"x-headrace-task-kind", b"x-headrace-step",
+    b"x-headrace-session-id", b"x-headrace-parent-id",
+)  # fmt: skip
+_OUR_HEADERS = frozenset((*_TEXT_HEADERS, b"x-headrace-task-outcome", b"x-headrace-task-score"))
+NAME_HEADERS = _OUR_HEADERS | {TRACEPARENT, *_SESSION_HEADERS}
 
 
 def names_of(headers: dict[bytes, bytes]) -> Names:
@@ -47,6 +51,27 @@ def names_of(headers: dict[bytes, bytes]) -> Names:
         _outcome(headers.get(b"x-headrace-task-outcome")),
         _score(headers.get(b"x-headrace-task-score")),
     )
+
+
+def bad_name(headers: dict[bytes, bytes]) -> Refusal | None:
+    """Why these headers do not name a caller's work as they should; None if they do.
+
+    Ours alone are judged: the others are other people's, and only read where they fit.
+    """
+    if _OUR_HEADERS.isdisjoint(headers):
+        return None
+    for header in _TEXT_HEADERS:
+        raw = headers.get(header)
+        if raw and _text(raw).encode() != raw:
+            wanted = f"at most {MAX_TEXT} printable ASCII characters"
+            return bad_header(header.decode(), wanted)
+    raw = headers.get(b"x-headrace-task-outcome")
+    if raw and not _outcome(raw):
+        return bad_header("x-headrace-task-outcome", " or ".join(TaskOutcome))
+    raw = headers.get(b"x-headrace-task-score")
+    if raw and _score(raw) is None:
+        return bad_header("x-headrace-task-score", "a number from 0 to 1")
+    return None
 
 
 def _trace(raw: bytes | None) -> str:

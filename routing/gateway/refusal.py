@@ -44,6 +44,11 @@ _PASSING = frozenset((Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT, Reason.DEA
 _REQUEST_TIMEOUT = 408
 
 
+def bad_header(name: str, wanted: str) -> Refusal:
+    """A header of the caller's that cannot be read: 400, naming it."""
+    return Refusal(Reason.INVALID_REQUEST, f"The header {name} must be {wanted}.", param=name)
+
+
 def status_of(refusal: Refusal) -> int:
     """HTTP status of a refusal."""
     return _STATUS[refusal.reason][0]

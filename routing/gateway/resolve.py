@@ -15,6 +15,7 @@ from routing.contracts.snapshot import (
     TenantEntry,
 )
 from routing.decision.types import Reason, Refusal
+from routing.gateway.refusal import bad_header
 
 _RANK = {work_class: rank for rank, work_class in enumerate(WorkClass)}
 _BY_TIER = {
@@ -103,7 +104,7 @@ def resolve(
     stated = headers.get(b"x-headrace-deadline-ms")
     if stated is not None:
         if not stated.isdigit() or len(stated) > 9 or int(stated) < 1:
-            return _bad_header("x-headrace-deadline-ms", "a positive number of milliseconds")
+            return bad_header("x-headrace-deadline-ms", "a positive number of milliseconds")
         total_s = min(deadlines.total_s, int(stated) / 1000)
         deadlines = msgspec.structs.replace(deadlines, total_s=total_s)
     return Resolved(model, work_class, deadlines)
@@ -114,14 +115,10 @@ def _class_of(granted: WorkClass, tier: str, stated: bytes | None) -> WorkClass 
         try:
             asked = WorkClass(stated.decode("latin-1"))
         except ValueError:
-            return _bad_header("x-headrace-class", "interactive, standard or batch")
+            return bad_header("x-headrace-class", "interactive, standard or batch")
         if _RANK[asked] < _RANK[granted]:
             text = f"This key is granted the class {granted.value}, not {asked.value}."
             return Refusal(Reason.CLASS_NOT_ALLOWED, text, param="x-headrace-class")
         return asked
     by_tier = _BY_TIER.get(tier, granted)
     return by_tier if _RANK[by_tier] > _RANK[granted] else granted
-
-
-def _bad_header(name: str, wanted: str) -> Refusal:
-    return Refusal(Reason.INVALID_REQUEST, f"The header {name} must be {wanted}.", param=name)

@@ -25,7 +25,7 @@ from routing.gateway.ask import Ask
 from routing.gateway.buckets import Item
 from routing.gateway.exchange import Client, Exchange, Step
 from routing.gateway.http1 import Request, whole
-from routing.gateway.names import names_of
+from routing.gateway.names import bad_name, names_of
 from routing.gateway.once import Kept
 from routing.gateway.reply import JSON, dollars, identity_headers, rate_headers
 from routing.gateway.reserve import AWAY_RETRY_S
@@ -126,6 +126,10 @@ class Resources:
         body = read_body(exchange.request.body, ReserveBody)
         if isinstance(body, Refusal):
             self._refuse(exchange, body)
+            return
+        wrong = bad_name(exchange.request.headers)
+        if wrong is not None:
+            self._refuse(exchange, wrong)
             return
         tenant, key = exchange.tenant, exchange.key
         price = find_resource(exchange.snapshot, tenant, key, name, exchange.arrived_ms)

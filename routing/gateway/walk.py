@@ -38,6 +38,7 @@ from routing.gateway.exchange import Client, Exchange, Step
 from routing.gateway.fleet import Endpoint, Fleet
 from routing.gateway.http1 import Request
 from routing.gateway.identify import Callers
+from routing.gateway.names import bad_name
 from routing.gateway.once import HEADER, SPENT_REFUSAL, Kept, Recording, Vault
 from routing.gateway.overrides import Overrides
 from routing.gateway.record import hold_info, prefix_of, resends_of, skeleton
@@ -122,20 +123,15 @@ class Walk:
         exchange.tenant = self.overrides.tenant(tenant, now_ms)
         if self.spans is not None:
             exchange.trace = self.spans.begin(request.headers)
-        refusal = (
-            self._read(exchange)
-            or self._resolve(exchange)
-            or self._estimate(exchange)
-            or self._overridden(exchange)
-        )
+        refusal = self._read(exchange) or self._resolve(exchange) or self._estimate(exchange)
+        overridden = None
+        if refusal is None:
+            overridden = self.overrides.refusal(exchange)
+            refusal = None if exchange.once else overridden
         if refusal is not None:
             self.ends.refuse(exchange, refusal)
             return None
-        return self._reserve(exchange)
-
-    def _overridden(self, exchange: Exchange) -> Refusal | None:
-        """An idempotent call is asked about only when it turns out to be new: see `_reserved`."""
-        return None if exchange.once else self.overrides.refusal(exchange)
+        return self._reserve(exchange, overridden)
 
     def _read(self, exchange: Exchange) -> Refusal | None:
         call = read_call(exchange.request.body, exchange.operation)
@@ -148,8 +144,8 @@ class Walk:
         if call.choices > most:
             return Refusal(Reason.INVALID_REQUEST, f"At most {most} choices are served.", param="n")
         header = exchange.request.headers.get(HEADER)
-        if header is None:
-            return None
+        if (wrong := bad_name(exchange.request.headers)) is not None or header is None:
+            return wrong
         return name_call(self.vault, exchange, header, exchange.operation.path)
 
     def _resolve(self, exchange: Exchange) -> Refusal | None:
@@ -190,7 +186,8 @@ class Walk:
 
     # -- reserve
 
-    def _reserve(self, exchange: Exchange) -> Exchange | None:
+    def _reserve(self, exchange: Exchange, overridden: Refusal | None) -> Exchange | None:
+        """Hold it; a call that was answered before is answered again, even if `overridden`."""
         exchange.step = Step.RESERVING
         exchange.skeleton = skeleton(exchange, self.config.gateway_id)
         self.live.add(exchange)
@@ -206,6 +203,7 @@ class Walk:
             hold_info(exchange),
             once=exchange.once,
             body=exchange.call.body,
+            unless_known=overridden,
         )
         if exchange.trace is not None:
             exchange.trace.reserving()
@@ -232,8 +230,6 @@ class Walk:
             exchange.recording = Recording(self.vault)
         if exchange.is_gone:
             self.ends.account_cancelled(exchange)
-        elif exchange.once and (refusal := self.overrides.refusal(exchange)):
-            self.ends.give_up(exchange, refusal)
         else:
             self._prepare_loss(exchange)
             self._route(exchange, _NOBODY)

@@ -1,7 +1,7 @@
 """Tenants, projects and members for lists; tenants and their limits for the snapshot."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -9,8 +9,8 @@ from django.db import models
 
 from console.errors import InvalidInput, NotFound
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
+from routing.contracts.snapshot import ALL_MODELS, TenantEntry, bucket_of
 from routing.contracts.snapshot import Limit as LimitEntry
-from routing.contracts.snapshot import TenantEntry, bucket_of
 from tenants.models import Limit, Membership, Project, Tenant, TenantState
 
 MAX_PAGE = 201  # the largest page, and one more row to know that another follows
@@ -113,13 +113,22 @@ def member(tenant_id: int, user_id: int) -> MemberView:
     return _member(row)
 
 
-def model_id_of(name: str) -> int:
-    """Id of a model in the catalogue. Raises `InvalidInput`.
-
-    Asked through our own foreign key: the catalogue belongs to a slice above this one.
-    """
+def _catalogue() -> "models.Manager[models.Model]":
+    """Models, asked through our own foreign key: they belong to a slice above this one."""
     catalogue: type[models.Model] = Limit.model.field.related_model
-    found = catalogue._default_manager.filter(name=name).values_list("pk", flat=True).first()
+    return catalogue._default_manager
+
+
+def unknown_models(names: Sequence[str]) -> list[str]:
+    """Those that the catalogue does not have, in their order; `*` is none of them."""
+    listed = [name for name in names if name != ALL_MODELS]
+    known = set(_catalogue().filter(name__in=listed).values_list("name", flat=True))
+    return [name for name in listed if name not in known]
+
+
+def model_id_of(name: str) -> int:
+    """Id of a model in the catalogue. Raises `InvalidInput`."""
+    found = _catalogue().filter(name=name).values_list("pk", flat=True).first()
     if found is None:
         raise InvalidInput(
             f"No such model: {name!r}.", field="model", hint="Add it to the catalogue first."

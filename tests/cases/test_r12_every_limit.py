@@ -1,14 +1,19 @@
 """R12: every limit that can be set is stored and enforced."""
 
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
+import httpx
 import pytest
 
+from routing.contracts.capacity import LIMITED
 from routing.contracts.enums import Dimension, LimitScope, WindowKind
-from tenants.quotas.rules import GAUGES
+from tenants.prices.services import add_resource_price
+from tenants.quotas.rules import GAUGES, RESOURCE_DIMENSIONS
+from tests.factories import ACTOR
 from tests.managing import SECONDS_TO_TAKE_EFFECT, Manager, managed_gateway, managed_world
-from tests.stack import wait_until
+from tests.stack import GatewayProcess, wait_until
 from tests.upstream import UpstreamThread, answer, json_script
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,17 +27,51 @@ CODES = {
 
 
 def offered(subjects: dict[LimitScope, dict[str, Any]]):
-    """Each dimension and window for keys, and each dimension for every other scope."""
-    for scope, subject in subjects.items():
-        for dimension in Dimension:
+    """Each dimension and window for keys; for every other scope each of both, if not all pairs."""
+    for turn, (scope, subject) in enumerate(subjects.items()):
+        for number, dimension in enumerate(Dimension):
+            if scope is LimitScope.RESOURCE and dimension not in RESOURCE_DIMENSIONS:
+                continue
             windows = [WindowKind.NOW] if dimension in GAUGES else WINDOWS
-            for window in windows if scope is LimitScope.KEY else windows[:1]:
+            some = windows[(turn + number) % len(windows) :][:1]
+            for window in windows if scope is LimitScope.KEY else some:
                 yield {
                     "scope": scope.value,
                     "dimension": dimension.value,
                     "window": window.value,
                     **subject,
                 }
+
+
+def answer_of(found: httpx.Response) -> tuple[int, str]:
+    body = found.json()
+    return found.status_code, body["error"]["code"] if "error" in body else ""
+
+
+def use_once(gateway: GatewayProcess, secret: str) -> tuple[int, str]:
+    """One use of `vector_query`, ended at once."""
+    path, headers = f"{gateway.url}/v1/resources", {"authorization": f"Bearer {secret}"}
+    with httpx.Client(headers=headers, trust_env=False) as client:
+        held = client.post(f"{path}/vector_query/reserve", json={})
+        if held.status_code == 200:
+            assert client.post(f"{path}/{held.json()['id']}/settle", json={}).status_code == 200
+    return answer_of(held)
+
+
+def check_shared_limits(manager: Manager, chat: Callable[[], tuple[int, str]]) -> None:
+    """Those of the pool and of the fleet."""
+    for path, more in (("pools/p-a/limits/", {}), ("fleet/limits/", {"confirm": True})):
+        for one in LIMITED:
+            wanted = {"dimension": one.value, "amount": 0}
+            saved = manager.call("put", path, {**wanted, **more})
+            assert saved.status_code == 200, saved.content
+            (read,) = manager.call("get", path).json()
+            assert {name: read[name] for name in wanted} == wanted
+            full = (503, "no_capacity")
+            wait_until(lambda: chat() == full, SECONDS_TO_TAKE_EFFECT, f"{path} {one}")  # noqa: B023
+            removed = manager.call("delete", f"{path}?dimension={one.value}")
+            assert removed.status_code == 204
+            wait_until(lambda: chat() == (200, ""), SECONDS_TO_TAKE_EFFECT, "served again")
 
 
 def test_each_limit_reads_back_and_refuses_within_seconds(store, tmp_path):
@@ -45,15 +84,21 @@ def test_each_limit_reads_back_and_refuses_within_seconds(store, tmp_path):
             LimitScope.KEY: {"key_id": key.id},
             LimitScope.TENANT_MODEL: {"model": "llama-8b"},
             LimitScope.TENANT_CLASS: {"work_class": "standard"},
+            LimitScope.RESOURCE: {"resource": "vector_query"},
         }
+        assert set(subjects) == set(LimitScope), "every scope that the API offers"
+        add_resource_price(
+            resource="vector_query", unit_nanousd=1_000_000, valid_from=None, note="", actor=ACTOR
+        )
         with managed_gateway(world, store, tmp_path / "state") as gateway:
 
-            def asked() -> tuple[int, str]:
-                found = gateway.chat(key.secret, model="llama-8b", max_tokens=5)
-                body = found.json()
-                return found.status_code, body["error"]["code"] if "error" in body else ""
+            def chat() -> tuple[int, str]:
+                return answer_of(gateway.chat(key.secret, model="llama-8b", max_tokens=5))
 
-            assert asked() == (200, "")
+            def use() -> tuple[int, str]:
+                return use_once(gateway, key.secret)
+
+            assert (chat(), use()) == ((200, ""), (200, ""))
             for limit in offered(subjects):
                 dimension = Dimension(limit["dimension"])
                 is_spend = dimension is Dimension.SPEND_NANOUSD
@@ -63,10 +108,12 @@ def test_each_limit_reads_back_and_refuses_within_seconds(store, tmp_path):
                 (read,) = manager.call("get", "tenants/acme/limits/").json()
                 assert {name: read[name] for name in (*limit, *amount)} == {**limit, **amount}
                 refusal = (429, CODES.get(dimension, "rate_limited"))
+                asked = use if "resource" in limit else chat
                 wait_until(lambda: asked() == refusal, SECONDS_TO_TAKE_EFFECT, str(limit))  # noqa: B023
                 removed = manager.call("delete", f"tenants/acme/limits/?{urlencode(limit)}")
                 assert removed.status_code == 204
-                wait_until(lambda: asked() == (200, ""), SECONDS_TO_TAKE_EFFECT, "served again")
+                wait_until(lambda: asked() == (200, ""), SECONDS_TO_TAKE_EFFECT, "served again")  # noqa: B023
+            check_shared_limits(manager, chat)
 
 
 def test_a_misspelled_name_and_a_wrong_type_are_400(store, tmp_path):
@@ -77,3 +124,25 @@ def test_a_misspelled_name_and_a_wrong_type_are_400(store, tmp_path):
         refused = manager.call("put", "tenants/acme/limits/", {**limit, **wrong})
         assert refused.status_code == 400, wrong
     assert manager.call("get", "tenants/acme/limits/").json() == []
+    for path in ("pools/p-a/limits/", "fleet/limits/"):
+        right = {"dimension": "req", "amount": 1}
+        for wrong in ({"amuont": 1}, {"amount": "1"}, {"amount": None}, {"window": "m"}):
+            refused = manager.call("put", path, {**right, **wrong})
+            assert refused.status_code == 400, (path, wrong)
+        assert manager.call("put", path, {"dimension": "usd", "amount": 1}).status_code == 400
+        assert manager.call("get", path).json() == []
+    confirmed = {"dimension": "req", "amount": 0, "confirm": True}
+    assert manager.call("put", "pools/p-a/limits/", confirmed).status_code == 400
+
+
+def test_a_fleet_limit_that_stops_everybody_must_be_meant(store, tmp_path):
+    with UpstreamThread() as upstream:
+        manager = Manager(managed_world(upstream, "acme"))
+    refused = manager.call("put", "fleet/limits/", {"dimension": "req", "amount": 0})
+    assert refused.status_code == 422
+    assert refused.json()["code"] == "limit_needs_confirmation"
+    assert refused.json()["field"] == "amount"
+    assert manager.call("get", "fleet/limits/").json() == []
+    meant = {"dimension": "req", "amount": 0, "confirm": True}
+    assert manager.call("put", "fleet/limits/", meant).status_code == 200
+    assert manager.call("put", "pools/p-a/limits/", meant).status_code == 400

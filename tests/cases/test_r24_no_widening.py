@@ -78,3 +78,15 @@ def test_a_pattern_is_no_name(store, name):
     with pytest.raises(InvalidInput) as refused:
         factories.issue_key(tenant_id=tenant_id, name="k", allowed_models=[name], actor=ACTOR)
     assert refused.value.field == "allowed_models"
+
+
+def test_a_model_that_does_not_exist_is_no_permission(store):
+    """Nor is an alias: permission is asked of the model that answers."""
+    with pytest.raises(InvalidInput) as refused:
+        factories.create_tenant(
+            slug="acme", name="Acme", allowed_models=["no-such-8b"], actor=ACTOR
+        )
+    assert (refused.value.field, refused.value.message) == (
+        "allowed_models",
+        "No such model: 'no-such-8b'.",
+    )

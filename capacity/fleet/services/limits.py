@@ -17,12 +17,13 @@ FLEET = "fleet"
 
 @transaction.atomic
 def set_capacity_limit(
-    *, pool: str | None, dimension: str, amount: int | None, actor: Actor
+    *, pool: str | None, dimension: str, amount: int | None, actor: Actor, confirm: bool = False
 ) -> None:
     """Bound what a pool takes, or the whole fleet (`pool` None); `amount` None removes the bound.
 
     Rates count per minute, concurrency and KV tokens at once. Raises `NotFound` (pool), or
-    `InvalidInput` for a dimension that has no such limit or an amount outside 0 to `MAX_AMOUNT`.
+    `InvalidInput` for a dimension that has no such limit, an amount outside 0 to `MAX_AMOUNT`, or
+    `limit_needs_confirmation` for 0 of the whole fleet, which stops everybody, without `confirm`.
     """
     row_of_pool = None
     if pool is not None:
@@ -40,6 +41,13 @@ def set_capacity_limit(
     before = row.amount if row else None
     if amount == before:
         return
+    if pool is None and amount == 0 and not confirm:
+        raise InvalidInput(
+            "A fleet limit of 0 refuses every request of every tenant.",
+            field="amount",
+            code="limit_needs_confirmation",
+            hint="Repeat with confirm if that is meant.",
+        )
     if amount is not None:
         row = row or CapacityLimit(pool=row_of_pool, dimension=dimension)
         row.amount = amount

@@ -222,7 +222,11 @@ def test_a_limit_set_by_form_or_rest_reaches_the_gateways(
             wait_until(lambda: asked() == (200, None), SECONDS_TO_TAKE_EFFECT, "served again")
 
             path = "/fleet/limits/"
-            assert page.post(path, {"dimension": "req", "amount": "0"}).status_code == 302
+            stops_all = {"dimension": "req", "amount": "0"}
+            doubted = page.post(path, stops_all)
+            assert doubted.status_code == 422
+            assert "Yes, stop every tenant" in doubted.text
+            assert page.post(path, stops_all | {"confirm": "on"}).status_code == 302
             push_snapshot()
             wait_until(lambda: asked() == (503, "fleet"), SECONDS_TO_TAKE_EFFECT, "the fleet's")
             assert "requests per minute" in page.get(path).text

@@ -2,8 +2,9 @@
 
 import pytest
 
+from routing.decision.types import Reason
 from routing.gateway.http1 import READ_HEADERS
-from routing.gateway.names import NAME_HEADERS, Names, names_of
+from routing.gateway.names import NAME_HEADERS, Names, bad_name, names_of
 
 
 def test_every_name_is_read() -> None:
@@ -64,3 +65,35 @@ def test_a_traced_workflow_is_a_task_unless_it_is_named() -> None:
 )  # fmt: skip
 def test_a_traceparent_that_is_none_names_nothing(raw: bytes) -> None:
     assert names_of({b"traceparent": raw}).task_id == ""
+
+
+@pytest.mark.parametrize(
+    ("header", "raw"),
+    [
+        ("x-headrace-step", b"s" * 65),
+        ("x-headrace-task-id", b"t\xe9"),
+        ("x-headrace-task-kind", b"a\tb"),
+        ("x-headrace-session-id", b"\x7f"),
+        ("x-headrace-parent-id", b"p" * 200),
+        ("x-headrace-task-outcome", b"maybe"),
+        ("x-headrace-task-score", b"1.01"),
+        ("x-headrace-task-score", b"nan"),
+    ],
+)
+def test_a_header_that_cannot_be_kept_is_refused_by_name(header: str, raw: bytes) -> None:
+    refused = bad_name({b"x-headrace-step": b"plan", header.encode(): raw})
+    assert refused is not None
+    assert (refused.reason, refused.param) == (Reason.INVALID_REQUEST, header)
+    assert header in refused.message
+
+
+def test_what_can_be_kept_and_other_peoples_headers_pass() -> None:
+    good = {
+        b"x-headrace-step": b"s" * 64,
+        b"x-headrace-task-id": b"",
+        b"x-headrace-task-outcome": b"failure",
+        b"x-headrace-task-score": b"0.5",
+        b"x-session-id": b"\xff" * 300,
+    }
+    assert bad_name(good) is None
+    assert bad_name({b"content-type": b"application/json"}) is None
