@@ -13,6 +13,7 @@ import redis
 
 from routing.contracts.pricing import spend_nanousd
 from tenants.models import Tenant, Usage
+from tests.gatewaying import payloads
 from tests.ledgering import Party, is_open, make_party, running_writer
 from tests.stack import (
     ACME_KEY,
@@ -165,3 +166,72 @@ def test_a_salt_of_the_caller_s_is_replaced(desk: Desk) -> None:
         assert cached(call(globex, "chat", text, is_stream=False, **guess)[1]) == 0
         own = {"extra_body": {"cache_salt": "another"}}
         assert cached(call(acme, "chat", text, is_stream=False, **own)[1]) > 0
+
+
+def _post(desk: Desk, path: str, secret: str = ACME_KEY, **body: Any) -> httpx.Response:
+    return httpx.post(
+        f"{desk.gateway.url}{path}",
+        json={"model": "alpha-8b"} | body,
+        headers={"authorization": f"Bearer {secret}"},
+        trust_env=False,
+        timeout=120,
+    )
+
+
+def _messages_usage(told: dict[str, Any]) -> tuple[int, int]:
+    prompt = told["input_tokens"] + (told.get("cache_read_input_tokens") or 0)
+    return prompt + (told.get("cache_creation_input_tokens") or 0), told["output_tokens"]
+
+
+def test_other_operations_of_the_engine_are_billed_as_they_are_told(desk: Desk) -> None:
+    said = [{"role": "user", "content": f"{uuid.uuid4()} {TEXT}"}]
+    whole = _post(desk, "/v1/messages", messages=said, max_tokens=12)
+    assert whole.status_code == 200, whole.text
+    row = desk.row(whole.headers["request-id"])
+    assert row.operation == "messages"
+    assert (row.input_tokens, row.output_tokens) == _messages_usage(whole.json()["usage"])
+    stream = _post(desk, "/v1/messages", messages=said, max_tokens=12, stream=True)
+    events = payloads(stream.content)
+    assert events[-1]["type"] == "message_stop"
+    last = next(one for one in events if one["type"] == "message_delta")
+    row = desk.row(stream.headers["request-id"])
+    assert (row.input_tokens, row.output_tokens) == _messages_usage(last["usage"])
+    assert row.usage_source == "reported"
+
+    for is_stream in (False, True):
+        body = {"input": said, "max_output_tokens": 12, "stream": is_stream}
+        found = _post(desk, "/v1/responses", **body)
+        assert found.status_code == 200, found.text
+        whole_body = payloads(found.content)[-1]["response"] if is_stream else found.json()
+        told = whole_body["usage"]
+        row = desk.row(found.headers["x-request-id"])
+        assert row.operation == "responses"
+        assert (row.input_tokens, row.output_tokens) == (
+            told["input_tokens"],
+            told["output_tokens"],
+        )
+        assert (row.status, row.usage_source) == ("ok", "reported")
+
+    counted = _post(desk, "/v1/messages/count_tokens", messages=said)
+    row = desk.row(counted.headers["request-id"])
+    assert row.input_tokens == counted.json()["input_tokens"] > 0
+    cut = _post(desk, "/tokenize", messages=said)
+    row = desk.row(cut.headers["x-request-id"])
+    assert row.input_tokens == cut.json()["count"] == len(cut.json()["tokens"])
+
+
+def test_what_this_engine_cannot_do_is_its_own_refusal_and_costs_nothing(desk: Desk) -> None:
+    found = _post(desk, "/v1/embeddings", input="a")
+    assert found.status_code in (400, 503), found.text
+    assert found.json()["error"]["code"] in ("invalid_request", "model_unavailable")
+
+
+def test_messages_of_one_tenant_are_not_in_the_prefix_cache_of_another(desk: Desk) -> None:
+    said = [{"role": "user", "content": f"{uuid.uuid4()} {TEXT * 20}"}]
+    cached = [
+        desk.row(found.headers["request-id"]).cached_tokens
+        for secret in (ACME_KEY, ACME_KEY, GLOBEX_KEY)
+        for found in [_post(desk, "/v1/messages", secret, messages=said, max_tokens=1)]
+    ]
+    assert cached[0] == cached[2] == 0
+    assert cached[1] > 0
