@@ -267,15 +267,15 @@ def test_tables_are_walked_by_keyboard(visit):
     window.page.keyboard.press("k")
     expect(table.locator("tbody tr").nth(0)).to_have_class("is-at")
     window.page.keyboard.press("/")
-    expect(window.page.get_by_label("Tenant")).to_be_focused()
+    expect(window.page.get_by_label("Tenant", exact=True)).to_be_focused()
     window.page.keyboard.type("jk/")
-    expect(window.page.get_by_label("Tenant")).to_have_value("jk/")
+    expect(window.page.get_by_label("Tenant", exact=True)).to_have_value("jk/")
 
 
 def test_filter_next_page_and_back_keep_the_address(visit):
     window = visit("ada")
     window.go("/usage/")
-    window.page.get_by_label("Tenant").fill("acme")
+    window.page.get_by_label("Tenant", exact=True).fill("acme")
     window.page.get_by_role("button", name="Filter").click()
     expect(window.page).to_have_url(f"{window.url}/usage/?tenant=acme&model=&status=&since=&until=")
     window.page.get_by_role("link", name="Next").click()
