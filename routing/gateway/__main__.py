@@ -7,7 +7,7 @@ import uvloop
 
 from routing.gateway.config import ConfigError, from_environment
 from routing.gateway.journal_start import JournalLockedError
-from routing.gateway.process import NotReadyError, run
+from routing.gateway.lifetime import NotReadyError, run
 
 EXIT_CONFIG = 2
 

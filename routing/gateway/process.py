@@ -1,15 +1,10 @@
-"""One gateway process: builds its parts, keeps its loops, drains, ends."""
+"""One gateway process: its parts, its loops, and what it says of itself."""
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
-import resource
-import signal
-import socket
 import time
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import hiredis
@@ -22,7 +17,6 @@ from routing.contracts.slices import encode_frame
 from routing.contracts.snapshot import Snapshot
 from routing.gateway.account import Accountant
 from routing.gateway.adapters import AdapterWatch
-from routing.gateway.admin import AdminListener
 from routing.gateway.calibration import SHARE_EVERY_S
 from routing.gateway.config import GatewayConfig
 from routing.gateway.credits import Credits
@@ -34,7 +28,7 @@ from routing.gateway.overrides import read_disk as read_overrides
 from routing.gateway.probe import Prober
 from routing.gateway.reserve import Reserver
 from routing.gateway.server import Listener, Readiness
-from routing.gateway.snapshot import SnapshotKeeper, read_disk, write_disk
+from routing.gateway.snapshot import SnapshotKeeper, write_disk
 from routing.gateway.stats import Stats
 from routing.gateway.sweep import Sweeper
 from routing.gateway.trace import open_spans
@@ -51,20 +45,10 @@ log = logging.getLogger(__name__)
 DEADLINE_TICK_S = 0.1
 SNAPSHOT_POLL_S = 0.5
 STATUS_EVERY_S = 1.0
-START_WAIT_S = 2.0  # for the store; then serve from disk, or wait on without being ready
-SHUTDOWN_FLUSH_S = 5.0
-BACKLOG = 4096
 FRAMES_KEPT = 7_200  # an hour of two gateways' frames, about 50 MB
 STATUS_KEPT_MS = 3_600_000
 ALIVE_MS = 10_000
-# Requests leave no cycles behind, so their objects die by count; look for others rarely.
-GC_THRESHOLDS = (20_000, 20, 50)
-_RESERVED_FDS = 4096
 _NUDGES = (b"snapshot", b"overrides")
-
-
-class NotReadyError(Exception):
-    """The process cannot start; the message says why in one line."""
 
 
 class Gateway:
@@ -110,7 +94,7 @@ class Gateway:
         self.stopping = asyncio.Event()
         self.has_snapshot = asyncio.Event()
         self._poll_now = asyncio.Event()
-        self._disk: asyncio.Future[None] | None = None
+        self.disk: asyncio.Future[None] | None = None
         if snapshot is not None:
             self._install(snapshot)
             self.keeper.number = snapshot.number
@@ -178,7 +162,7 @@ class Gateway:
     def _take_snapshot(self, snapshot: Snapshot, raw: bytes) -> None:
         self._install(snapshot)
         self._keep_on_disk(self.config.snapshot_path, raw)
-        self._send_status()
+        self.send_status()
         log.info("snapshot %d in force, policy %s", snapshot.number, snapshot.policy.label)
 
     def _install(self, snapshot: Snapshot) -> None:
@@ -207,7 +191,7 @@ class Gateway:
     def _keep_on_disk(self, path: Path, raw: bytes) -> None:
         """Write in a thread; of several in a row the last one wins."""
         loop = asyncio.get_running_loop()
-        before = self._disk
+        before = self.disk
 
         async def write() -> None:
             if before is not None:
@@ -217,7 +201,7 @@ class Gateway:
             except OSError as error:
                 log.warning("%s cannot be kept on disk: %s", path.name, error)
 
-        self._disk = asyncio.ensure_future(write())
+        self.disk = asyncio.ensure_future(write())
 
     # -- loops
 
@@ -226,7 +210,7 @@ class Gateway:
         while True:
             await self.keeper.poll()
             if await self.override_keeper.poll():
-                self._send_status()
+                self.send_status()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SNAPSHOT_POLL_S):
                     await self._poll_now.wait()
@@ -256,14 +240,15 @@ class Gateway:
             self.fleet.compare(now_s)
             self.prober.turn(now_s)
             self.adapters.turn(now_s)
-            self._send_status()
-            self._send_frame()
+            self.send_status()
+            self.send_frame()
             self._send_returns()
             await self._read_states()
             await self._count_gateways()
             await asyncio.sleep(STATUS_EVERY_S)
 
-    def _send_status(self) -> None:
+    def send_status(self) -> None:
+        """Tell the store what this process is."""
         if not self.store.is_ready:
             return
         status = encode_status(self.status())
@@ -305,7 +290,8 @@ class Gateway:
         """The status as JSON: what the store cannot pass on while it is away."""
         return msgspec.json.encode(self.status())
 
-    def _send_frame(self) -> None:
+    def send_frame(self) -> None:
+        """Hand on the counts since the last frame."""
         if not self.store.is_ready:
             return  # counts go on adding up until it is back
         frame = self.stats.frame(
@@ -348,140 +334,3 @@ class Gateway:
             alive += age_ms < ALIVE_MS
         self.reserver.gateways = self.reserver.returns.promises.gateways = max(1, alive)
         self.credits.returns.promises.gateways = self.reserver.gateways
-
-
-async def run(config: GatewayConfig) -> int:
-    """Serve until told to stop; the exit code. Raises `NotReadyError` when it cannot start."""
-    _raise_fd_limit()
-    config.state_dir.mkdir(parents=True, exist_ok=True)
-    gateway = Gateway(config, read_disk(config.snapshot_path))
-    loop = asyncio.get_running_loop()
-    for sig in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(sig, gateway.drain)
-    recovered = gateway.journal.open()
-    gateway.store.start()
-    for listener in gateway.nudges:
-        listener.start()
-    await gateway.store.wait_ready(START_WAIT_S)
-    gateway.accountant.start(recovered)
-    gateway.sweeper.start()
-    loops = [
-        _forever(work)
-        for work in (
-            gateway.watch_snapshot,
-            gateway.watch_deadlines,
-            gateway.credits.keep,
-            gateway.report,
-            gateway.share_estimates,
-        )
-    ]
-    admin = await _listen(AdminListener(gateway), config.admin_host, config.admin_port)
-    server = await _serve_when_ready(gateway)
-    await gateway.stopping.wait()
-    await _drain(gateway, server)
-    for task in loops:
-        task.cancel()
-    await _close(gateway)
-    admin.close()
-    return 0
-
-
-def _forever(work: Callable[[], Coroutine[object, object, None]]) -> "asyncio.Task[None]":
-    """A loop that nothing ends: an unforeseen fault is logged, then it goes on."""
-
-    async def keep_going() -> None:
-        while True:
-            try:
-                await work()
-            except Exception:
-                log.exception("a loop of the gateway failed; it starts again")
-                await asyncio.sleep(STATUS_EVERY_S)
-
-    return asyncio.get_running_loop().create_task(keep_going())
-
-
-async def _serve_when_ready(gateway: Gateway) -> asyncio.Server | None:
-    """Open the callers' port once there is a snapshot to serve by; None when stopped before."""
-    waits = [
-        asyncio.ensure_future(event.wait()) for event in (gateway.has_snapshot, gateway.stopping)
-    ]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
-    if gateway.walk is None:
-        return None
-    listener = gateway.listener = Listener(gateway.walk, gateway)
-    config = gateway.config
-    server = await _listen(listener, config.host, config.port, reuse_port=True)
-    gc.collect()
-    gc.freeze()  # what the start made is never garbage: do not look at it again
-    gc.set_threshold(*GC_THRESHOLDS)
-    log.info("serving on %s:%d", config.host, config.port)
-    return server
-
-
-async def _listen(
-    factory: Callable[[], asyncio.Protocol], host: str, port: int, *, reuse_port: bool = False
-) -> asyncio.Server:
-    loop = asyncio.get_running_loop()
-    try:
-        return await loop.create_server(
-            factory, host, port, backlog=BACKLOG, reuse_port=reuse_port or None
-        )
-    except (OSError, socket.gaierror) as error:
-        raise NotReadyError(f"cannot listen on {host}:{port}: {error}") from error
-
-
-async def _drain(gateway: Gateway, server: asyncio.Server | None) -> None:
-    """Take nothing new; let what runs finish; cut what is left at the limit."""
-    gateway._send_status()
-    if server is not None:
-        server.close()
-    walk, listener = gateway.walk, gateway.listener
-    if walk is None or listener is None:
-        return
-    end_s = time.monotonic() + gateway.config.drain_s
-    while time.monotonic() < end_s:
-        listener.close_idle()
-        if not walk.live and not listener.connections:
-            return
-        await asyncio.sleep(0.02)
-    if walk.live:
-        log.warning("cutting %d requests at the drain limit", len(walk.live))
-        walk.cut_all()
-
-
-async def _close(gateway: Gateway) -> None:
-    """Settle, flush and let go, in the order in which things depend on each other."""
-    gateway.prober.stop()
-    gateway.adapters.stop()
-    gateway.fleet.close()
-    spans = gateway.spans
-    flush = asyncio.ensure_future(spans.close(SHUTDOWN_FLUSH_S)) if spans is not None else None
-    left = await gateway.accountant.drain(SHUTDOWN_FLUSH_S)
-    if left:
-        log.info("%d requests wait in the journal for the ledger", left)
-    gateway._send_frame()
-    gateway.sweeper.stop()
-    gateway.accountant.stop()
-    await gateway.credits.give_back()
-    if gateway.store.is_ready:
-        with contextlib.suppress(StoreAwayError, hiredis.ReplyError):
-            await gateway.store.call("HDEL", keys.GATEWAYS, gateway.config.gateway_id)
-    if gateway._disk is not None:
-        await gateway._disk
-    for listener in gateway.nudges:
-        await listener.close()
-    await gateway.store.close()
-    gateway.journal.close()
-    if flush is not None:
-        await flush
-
-
-def _raise_fd_limit() -> None:
-    """Two sockets a request: ask for as many as the system allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = hard if hard != resource.RLIM_INFINITY else max(soft, 1 << 16)
-    if soft < wanted:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
