@@ -10,6 +10,7 @@ from pathlib import Path
 from django.core.exceptions import ImproperlyConfigured
 
 from console.project.database import databases_from_url
+from routing.contracts.capacity import LIMITED
 from routing.contracts.enums import Dimension
 from routing.store.address import cluster_of
 
@@ -169,7 +170,10 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
     # Two closed sets are called `dimension`: what tenants and what pools are limited in.
-    "ENUM_NAME_OVERRIDES": {"DimensionEnum": [item.value for item in Dimension]},
+    "ENUM_NAME_OVERRIDES": {
+        "DimensionEnum": [item.value for item in Dimension],
+        "CapacityDimensionEnum": [item.value for item in LIMITED],
+    },
 }
 
 # Celery speaks to one server only: with a cluster as the store it needs one of its own.

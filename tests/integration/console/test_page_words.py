@@ -5,6 +5,7 @@ import re
 import pytest
 from django.test import Client
 
+from capacity.fleet.services import create_model
 from console.jobs.services import enqueue
 from console.models import Job, JobState
 from tests import factories
@@ -117,6 +118,7 @@ def test_an_unusual_rate_is_confirmed_only_when_it_was_doubted(world):
 
 @pytest.mark.parametrize(("typed", "model"), [("*", "llama-8b"), ("llama-8b, other", "llama-8b")])
 def test_the_command_of_a_new_key_names_a_model_that_it_may_ask_for(world, typed, model):
+    create_model(name="other", context_tokens=16_384, bytes_per_token=3.0, actor=factories.ACTOR)
     client = client_of(world)
     form = client.get("/tenants/acme/keys/issue/").text
     fields = {
