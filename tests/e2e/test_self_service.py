@@ -41,7 +41,7 @@ def test_from_a_refusal_to_more(visit, world):  # noqa: F811
     listed = ana.page.get_by_role("row").filter(has_text="Daily spend")
     expect(listed).to_contain_text("The launch on Monday")
     expect(listed).to_contain_text("promised 250.00 USD to 1 tenant (now 100.00 USD)")
-    expect(listed).to_contain_text("replicas ready")
+    expect(ana.page.locator("footer", has_text="Fleet now")).to_contain_text("replicas ready")
     listed.get_by_role("link").click()
     ana.page.get_by_label("Grant").fill(str(GRANTED))
     ana.page.get_by_role("button", name="Grant acme").click()

@@ -317,7 +317,7 @@ def grant_more(page: Page, admin: Page, stack: Any) -> None:
 
     page.goto(f"{stack.console_url}/quota-requests/")
     listed = page.get_by_role("row").filter(has_text="The launch on Monday")
-    expect(listed).to_contain_text("replicas ready")
+    expect(page.locator("footer", has_text="Fleet now")).to_contain_text("replicas ready")
     listed.get_by_role("link").first.click()
     page.get_by_label("Grant").fill(str(GRANTED))
     page.get_by_role("button", name="Grant calm").click()
