@@ -1,14 +1,17 @@
 """`manage.py test`: guards and the whole suite on real servers; the same command that CI runs.
 
 The suite runs in two lanes at once, each on servers of its own: most cases and faults wait for
-real time limits, while the rest, and then the tests on real vLLM engines, compute. Those take what
-the waiting lane leaves (`nice`): its limits mean nothing on a machine that is busy with others. A
-lane is this same command over its directories; what the waiting one printed follows the others'
-output. vLLM is installed meanwhile; where no wheel of it can be had, its tests are skipped and a
-line says so at the end. Any other fault of the install is a failure.
+real time limits, while the rest computes. The tests on real vLLM engines begin when either has
+ended. What computes takes what the waiting lane leaves (`nice`): its limits mean nothing on a
+machine that is busy with others. A lane is this same command over its directories; what engines'
+tests and the waiting lane printed follows the third's output. vLLM is installed meanwhile; where no
+wheel of it can be had, its tests are skipped and a line says so at the end. Any other fault of the
+install is a failure.
 """
 
+import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -80,26 +83,30 @@ class Command(BaseCommand):
         deadline_s = time.monotonic() + LANES_LIMIT_S
         lanes: list[subprocess.Popen[bytes]] = []
         missing = ""
-        with tempfile.TemporaryFile() as log:
+        with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as engine_log:
             try:
                 waiting = lane(["test", *words, *paths_of(WAITING_LANE)], environment, log)
                 lanes.append(waiting)
                 # Its outcome is asked for when the engines' lane begins.
                 lanes.append(lane(["engine", "install"], environment, subprocess.DEVNULL, LOW))
                 computing = ["test", "--guards", *words, *paths_of(rest())]
-                lanes.append(lane(computing, environment, priority=LOW))
-                codes = [self._outcome(lanes[-1], deadline_s)]
+                rest_of_it = lane(computing, environment, priority=LOW)
+                lanes.append(rest_of_it)
+                wait_for_one((waiting, rest_of_it), LANES_LIMIT_S)
                 missing = self._engine().get(NO_VLLM, "")
-                engines = ["test", *words, *paths_of([ENGINE_LANE])]
-                lanes.append(lane(engines, environment, priority=LOW))
-                codes += [self._outcome(one, deadline_s) for one in (lanes[-1], waiting)]
+                of_engines = ["test", *words, *paths_of([ENGINE_LANE])]
+                engines = lane(of_engines, environment, engine_log, LOW)
+                lanes.append(engines)
+                codes = [self._outcome(one, deadline_s) for one in (rest_of_it, engines, waiting)]
             finally:
                 running = [process for process in lanes if process.poll() is None]
                 for process in running:
                     process.terminate()
                 for process in running:
                     _wait_or_kill(process)
-                log.seek(0)
+                for kept in (engine_log, log):
+                    kept.seek(0)
+                self._say(engine_log.read().decode(errors="replace"))
                 self._close(log.read().decode(errors="replace"), missing)
         return next((code for code in codes if code), 0)
 
@@ -124,7 +131,7 @@ class Command(BaseCommand):
         return {}
 
     def _close(self, text: str, missing: str) -> None:
-        """The second lane's words; what was not run stands right above the closing line."""
+        """The waiting lane's words; what was not run stands right above the closing line."""
         body, _, closing = text.rstrip().rpartition("\n")
         for line in (body, not_run(missing) if missing else "", closing):
             if line:
@@ -148,6 +155,15 @@ class Command(BaseCommand):
 def _end(signum: int, frame: object) -> None:
     """Asked to stop: what is left is to end the lanes and to show what they said."""
     sys.exit(128 + signum)
+
+
+def wait_for_one(processes: Iterable["subprocess.Popen[bytes]"], limit_s: float) -> None:
+    """Until the first of them has ended, or the time is over."""
+    with contextlib.ExitStack() as opened:
+        handles = [os.pidfd_open(process.pid) for process in processes]
+        for handle in handles:
+            opened.callback(os.close, handle)
+        select.select(handles, [], [], limit_s)
 
 
 def _wait_or_kill(process: "subprocess.Popen[bytes]") -> None:

@@ -80,3 +80,17 @@ def test_a_lane_that_does_not_end_is_a_failure_and_says_which() -> None:
     assert "tests/vllm" in said(made)
     done = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     assert made._outcome(done, time.monotonic() + 60) == 3
+
+
+def test_engines_begin_when_the_first_lane_has_ended() -> None:
+    long = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    short = subprocess.Popen([sys.executable, "-c", ""])
+    try:
+        command.wait_for_one((long, short), 60)
+        assert (long.poll(), short.wait(5)) == (None, 0)
+        began_s = time.monotonic()
+        command.wait_for_one((long,), 0.1)
+        assert 0.1 <= time.monotonic() - began_s < 30
+    finally:
+        long.kill()
+        long.communicate()
