@@ -20,8 +20,8 @@ MAX_GROUPS = 50  # limits of a tenant that refused in one period, the most first
 class RefusalLine:
     """One refused request: what refused it (`code`, and `limit` of `scope` where one did).
 
-    `retry_after_ms` is what the caller was told, None where waiting does not help. `model` is the
-    name asked for where it could not be resolved.
+    `retry_after_ms` is what the caller was told, None where no time was: waiting does not help, or
+    nobody knows for how long. `model` is the name asked for where it could not be resolved.
     """
 
     request_id: str

@@ -31,7 +31,7 @@ _GROUPS = {"model": (GroupBy.MODEL, spend_by_model), "key": (GroupBy.KEY, spend_
 
 
 class RefusalSerializer(OutSerializer):
-    """A refused call: which limit, of whom, and what to do. `retry_after_ms` null: do not wait."""
+    """A refused call: which limit, of whom, what to do. `retry_after_ms` null: no time was told."""
 
     request_id = serializers.CharField()
     at = InstantField()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from routing.contracts.capacity import CapacityScope, SharedScope
 from routing.contracts.enums import LimitScope
 from routing.decision.types import Reason
 from tenants.ledger.rules.periods import start_of
@@ -17,14 +18,25 @@ _SCOPE_WORDS = {
     LimitScope.TENANT_MODEL.value: "of the tenant for this model",
     LimitScope.TENANT_CLASS.value: "of the tenant for this class",
     LimitScope.RESOURCE.value: "of the tenant for this resource",
-    "pool": "of the pool",
-    "fleet": "of the fleet",
+    CapacityScope.POOL.value: "of the pool",
+    CapacityScope.FLEET.value: "of the fleet",
+    SharedScope.POOL_CLASS.value: "of the pool for this class",
+    SharedScope.FLEET_CLASS.value: "of the fleet for this class",
 }
+_SEND_AGAIN = "Send it again. If it repeats, tell an operator the request id."
 # code -> what happened, what to do next. Limits say more: see `explain`.
 _PLAIN: dict[str, tuple[str, str]] = {
     Reason.INVALID_REQUEST.value: (
         "The request itself cannot be served.",
-        "Its answer names the field in param: change the request.",
+        "Its answer says what is wrong, and in param where, if it is one field: change that.",
+    ),
+    Reason.UNAUTHORIZED.value: (
+        "The key is unknown, revoked or past its end, or the tenant is suspended.",
+        "Use a key that is active.",
+    ),
+    Reason.UNSUPPORTED_CAPABILITY.value: (
+        "What serves the model cannot do something that the request asks for.",
+        "Leave out the member that its answer names in param, or ask another model.",
     ),
     Reason.MODEL_NOT_ALLOWED.value: (
         "The key or the tenant does not include this model.",
@@ -37,6 +49,14 @@ _PLAIN: dict[str, tuple[str, str]] = {
     Reason.NOT_FOUND.value: (
         "There is no such model or path.",
         "GET /v1/models lists what this key may use.",
+    ),
+    Reason.METHOD_NOT_ALLOWED.value: (
+        "The path does not take this HTTP method.",
+        "Use the method that its answer names in Allow.",
+    ),
+    Reason.UNSUPPORTED_ENCODING.value: (
+        "The body came in an encoding that the gateway does not read.",
+        "Send it without Content-Encoding.",
     ),
     Reason.REQUEST_TOO_LARGE.value: (
         "The request is larger than the model or the gateway takes.",
@@ -54,21 +74,47 @@ _PLAIN: dict[str, tuple[str, str]] = {
         "This call was charged before and its answer is not kept.",
         "Take a new Idempotency-Key: it is a new call.",
     ),
+    Reason.BUDGET_EXCEEDED.value: (
+        "A limit on spend had no room for this call.",
+        "Ask a tenant admin which one: it is raised, or starts again with its period.",
+    ),
+    Reason.RATE_LIMITED.value: (
+        "A limit on requests or tokens had no room for this call.",
+        "Come back after Retry-After.",
+    ),
+    Reason.CONCURRENCY_LIMITED.value: (
+        "Too much ran at once for a limit.",
+        "Send it again when a call has ended.",
+    ),
     Reason.UPSTREAM_RATE_LIMITED.value: (
         "The provider behind the model refused, not a limit of yours.",
         "Come back after Retry-After.",
     ),
     Reason.UPSTREAM_ERROR.value: (
         "A replica failed before it gave any output; nothing was charged for output.",
-        "Send it again. If it repeats, tell an operator the request id.",
+        _SEND_AGAIN,
     ),
     Reason.UPSTREAM_TIMEOUT.value: (
         "No output came within the time that the class allows.",
-        "Send it again. If it repeats, tell an operator the request id.",
+        _SEND_AGAIN,
     ),
     Reason.DEADLINE_EXCEEDED.value: (
         "The request was not finished within its time in all: the class's, or your own deadline.",
-        "Ask for less output, or for a class or deadline with more time.",
+        "Send it again, with less output or with a class or deadline of more time.",
+    ),
+    Reason.CONTEXT_CAPPED.value: (
+        "An operator caps the prompts of the tenant for a time; its answer says why and at what.",
+        "Send a shorter prompt.",
+    ),
+    Reason.CLASS_PAUSED.value: (
+        "An operator paused this class for a time; its answer says why. It is not a limit of "
+        "yours.",
+        "Your own limits were not used.",
+    ),
+    Reason.SHED.value: (
+        "An operator admits only a share of this class for a time; its answer says why. It is not "
+        "a limit of yours.",
+        "Your own limits were not used.",
     ),
     Reason.NO_CAPACITY.value: (
         "Nothing could serve the model just then: not a limit of yours.",
@@ -83,6 +129,9 @@ _PLAIN: dict[str, tuple[str, str]] = {
         "Send it again: another one takes it.",
     ),
 }
+# They name a limit that had room or is none: a wait inside the call, or an operator's override.
+_SAY_THEMSELVES = frozenset((Reason.UPSTREAM_TIMEOUT.value, Reason.DEADLINE_EXCEEDED.value))
+_OVERRIDDEN = frozenset((Reason.CONTEXT_CAPPED.value, Reason.CLASS_PAUSED.value, Reason.SHED.value))
 _UNKNOWN = ("The call was refused.", "Tell an operator the request id.")
 
 
@@ -97,8 +146,10 @@ class Explanation:
 
 def explain(*, code: str, limit: str, scope: str, retry_after_ms: int | None) -> Explanation:
     """What refused and what to do. `limit` is a public name such as `spend_per_day`."""
-    if not limit:
+    if not limit or code in _SAY_THEMSELVES or code in _OVERRIDDEN:
         what, next_step = _PLAIN.get(code, _UNKNOWN)
+        if code in _OVERRIDDEN and retry_after_ms is not None:
+            next_step = f"{_come_back(retry_after_ms)} {next_step}"
         return Explanation(what, next_step, may_ask=False)
     name = limit.replace("_", " ")
     whose = _SCOPE_WORDS.get(scope, "")

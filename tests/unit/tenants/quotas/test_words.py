@@ -1,8 +1,12 @@
-"""Positions of limits in words: what stops first, and when."""
+"""Limits in words: what stops first and when, and why a call was refused."""
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from routing.contracts.enums import Dimension, LimitScope, WindowKind
+from routing.decision.types import Reason
+from tenants.portal.rules import explain
 from tenants.quotas.selectors import LimitPosition, LimitView
 from tenants.quotas.words import first_to_stop, rows_of
 
@@ -113,3 +117,48 @@ def test_an_anchored_limit_says_where_its_window_begins():
     assert title(WindowKind.MONTH, 14 * 1440 + at) == "Monthly spend from day 15, 10:00"
     assert title(WindowKind.WEEK, 2 * 1440) == "Weekly spend from Wednesday"
     assert title(WindowKind.DAY, at) == "Daily spend from 10:00"
+
+
+def said_of(reason: str, limit: str = "", scope: str = "", wait_ms: int | None = None) -> str:
+    said = explain(code=reason, limit=limit, scope=scope, retry_after_ms=wait_ms)
+    return f"{said.what} {said.next_step}"
+
+
+def test_every_reason_has_words_of_its_own() -> None:
+    words = {said_of(reason.value) for reason in Reason}
+    assert len(words) == len(Reason)
+    assert said_of("a code of tomorrow") not in words
+
+
+@pytest.mark.parametrize(
+    ("reason", "limit"),
+    [
+        (Reason.DEADLINE_EXCEEDED, "total_s"),
+        (Reason.UPSTREAM_TIMEOUT, "first_token_s"),
+        (Reason.UPSTREAM_TIMEOUT, "between_tokens_s"),
+    ],
+)
+def test_a_time_that_passed_is_no_limit_without_room(reason: Reason, limit: str) -> None:
+    assert said_of(reason.value, limit) == said_of(reason.value)
+    assert "Send it again" in said_of(reason.value, limit)
+
+
+@pytest.mark.parametrize(
+    ("reason", "limit", "scope"),
+    [
+        (Reason.CLASS_PAUSED, "class_batch", "fleet"),
+        (Reason.SHED, "class", "fleet"),
+        (Reason.CONTEXT_CAPPED, "input_tokens_per_request", "tenant"),
+    ],
+)
+def test_an_override_is_an_operators_doing_and_ends(reason: Reason, limit: str, scope: str) -> None:
+    said = said_of(reason.value, limit, scope, 30_000)
+    assert "An operator" in said
+    assert "come back after 30 s" in said
+    assert "had no room" not in said
+
+
+def test_a_limit_names_whose_it_is() -> None:
+    for scope, whose in [("tenant", "the tenant"), ("pool_class", "the pool for this class")]:
+        said = said_of(Reason.NO_CAPACITY.value, "concurrency", scope)
+        assert f"The limit concurrency of {whose} had no room" in said
