@@ -1,9 +1,11 @@
 """One client request on its way through the gateway: its whole state, in one place."""
 
+import random
 from enum import IntEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from routing.contracts.enums import WorkClass
+from routing.contracts.ids import uuid7
 from routing.contracts.snapshot import (
     ClassPolicy,
     KeyEntry,
@@ -21,8 +23,16 @@ from routing.gateway.dialects.continuing import WHOLE, Sent
 from routing.gateway.dialects.openai import CHAT
 from routing.gateway.dialects.operation import Operation
 from routing.gateway.http1 import Request
+from routing.gateway.names import STREAM_COST
 from routing.gateway.once import Recording
 from routing.gateway.trace import Trace
+
+_RANDOM_BITS: Final = 74
+
+
+def new_request_id(now_ms: int) -> str:
+    """A request's id. Not a secret: ids need to differ, and to be made in a microsecond."""
+    return uuid7(now_ms, random.getrandbits(_RANDOM_BITS))
 
 
 class Step(IntEnum):
@@ -170,7 +180,7 @@ class Exchange:
     @property
     def wants_cost(self) -> bool:
         """Whether a stream shall tell its cost before its end."""
-        return self.request.headers.get(b"x-headrace-stream-cost", b"").lower() == b"true"
+        return self.request.headers.get(STREAM_COST, b"").lower() == b"true"
 
     def millis(self, at_s: float) -> int:
         """Unix milliseconds of a monotonic instant of this request."""

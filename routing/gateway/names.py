@@ -1,5 +1,7 @@
 """What callers call their work: task, step, session and outcome, from the headers they send."""
 
+import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from routing.contracts.enums import TaskOutcome
@@ -9,6 +11,8 @@ from routing.gateway.trace import TRACEPARENT, read_traceparent
 
 MAX_TEXT = 64  # characters kept of a caller's session, task and step names
 MAX_SCORE_CHARS = 24  # a double written out in full
+STREAM_COST = b"x-headrace-stream-cost"
+_STEP = re.compile(rb"([0-9]{1,6})/([0-9]{1,6})")
 
 
 class Names(NamedTuple):
@@ -34,7 +38,9 @@ _TEXT_HEADERS = (
     b"x-headrace-task-id", b"x-headrace-task-kind", b"x-headrace-step",
     b"x-headrace-session-id", b"x-headrace-parent-id",
 )  # fmt: skip
-_OUR_HEADERS = frozenset((*_TEXT_HEADERS, b"x-headrace-task-outcome", b"x-headrace-task-score"))
+_ENDS = (b"x-headrace-task-outcome", b"x-headrace-task-score")  # said of the task that is named
+_OUR_HEADERS = frozenset((*_TEXT_HEADERS, *_ENDS))
+_JUDGED = _OUR_HEADERS | {STREAM_COST}
 NAME_HEADERS = _OUR_HEADERS | {TRACEPARENT, *_SESSION_HEADERS}
 
 
@@ -54,24 +60,35 @@ def names_of(headers: dict[bytes, bytes]) -> Names:
 
 
 def bad_name(headers: dict[bytes, bytes]) -> Refusal | None:
-    """Why these headers do not name a caller's work as they should; None if they do.
+    """Why these headers do not say of a caller's work what they should; None if they do.
 
     Ours alone are judged: the others are other people's, and only read where they fit.
     """
-    if _OUR_HEADERS.isdisjoint(headers):
+    if _JUDGED.isdisjoint(headers):
         return None
     for header in _TEXT_HEADERS:
         raw = headers.get(header)
         if raw and _text(raw).encode() != raw:
             wanted = f"at most {MAX_TEXT} printable ASCII characters"
             return bad_header(header.decode(), wanted)
-    raw = headers.get(b"x-headrace-task-outcome")
-    if raw and not _outcome(raw):
-        return bad_header("x-headrace-task-outcome", " or ".join(TaskOutcome))
-    raw = headers.get(b"x-headrace-task-score")
-    if raw and _score(raw) is None:
-        return bad_header("x-headrace-task-score", "a number from 0 to 1")
-    return None
+    for header, is_read, wanted in _CHECKS:
+        raw = headers.get(header)
+        if raw and not is_read(raw):
+            return bad_header(header.decode(), wanted)
+    return _nobodys_end(headers)
+
+
+def _nobodys_end(headers: dict[bytes, bytes]) -> Refusal | None:
+    """How a task ended is lost unless the call says which task."""
+    said = next((header for header in _ENDS if headers.get(header)), None)
+    if said is None or names_of(headers).task_id:
+        return None
+    return bad_header(said.decode(), "sent with x-headrace-task-id, or with a traceparent")
+
+
+def _is_step(raw: bytes) -> bool:
+    found = _STEP.fullmatch(raw)
+    return found is not None and 1 <= int(found[1]) <= int(found[2])
 
 
 def _trace(raw: bytes | None) -> str:
@@ -101,3 +118,11 @@ def _text(raw: bytes | None) -> str:
         return ""
     text = raw.decode("latin-1")[:MAX_TEXT]
     return text if text.isascii() and text.isprintable() else ""
+
+
+_CHECKS: tuple[tuple[bytes, Callable[[bytes], bool], str], ...] = (
+    (b"x-headrace-task-outcome", lambda raw: bool(_outcome(raw)), " or ".join(TaskOutcome)),
+    (b"x-headrace-task-score", lambda raw: _score(raw) is not None, "a number from 0 to 1"),
+    (b"x-headrace-step", _is_step, "k/n, such as 2/5: step k of n, from 1 to n"),
+    (STREAM_COST, lambda raw: raw.lower() in (b"true", b"false"), "true or false"),
+)

@@ -31,19 +31,18 @@ _POLICIES = 64  # policies whose header line is kept: those of the snapshots sti
 def identity_headers(exchange: Exchange) -> bytes:
     """Our request id, the policy version that serves it, and what overload took from it."""
     policy = exchange.snapshot.policy
-    return b"%bx-request-id: %b\r\n%b%b" % (
-        _request_id_line(exchange),
-        exchange.request_id.encode(),
+    return b"%b%b%b" % (
+        request_id_lines(exchange.request_id, exchange.operation.style),
         _policy_line(policy.name, policy.version),
         exchange.degraded,
     )
 
 
-def _request_id_line(exchange: Exchange) -> bytes:
-    """Where Anthropic's clients look for the id."""
-    if exchange.operation.style is not Style.ANTHROPIC:
-        return b""
-    return b"request-id: %b\r\n" % exchange.request_id.encode()
+def request_id_lines(request_id: str, style: Style) -> bytes:
+    """`x-request-id`, and the header in which Anthropic's clients look for it."""
+    spelled = request_id.encode()
+    line = b"x-request-id: %b\r\n" % spelled
+    return line if style is not Style.ANTHROPIC else b"request-id: %b\r\n%b" % (spelled, line)
 
 
 @lru_cache(maxsize=_POLICIES)

@@ -5,7 +5,6 @@ The one that reserved it keeps it in its journal, and the sweeper charges what n
 """
 
 import asyncio
-import random
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -17,13 +16,12 @@ import hiredis
 import msgspec
 
 from routing.contracts.enums import RequestStatus, StoreMode, UsageSource
-from routing.contracts.ids import uuid7
 from routing.contracts.resources import RESOURCE_PREFIX
 from routing.contracts.usage import HoldInfo, UsageEvent, decode_hold_info, encode_hold_info
 from routing.decision.types import Amounts, Hold, Reason, Refusal
 from routing.gateway.ask import Ask
 from routing.gateway.buckets import Item
-from routing.gateway.exchange import Client, Exchange, Step
+from routing.gateway.exchange import Client, Exchange, Step, new_request_id
 from routing.gateway.http1 import Request, whole
 from routing.gateway.names import bad_name, names_of
 from routing.gateway.once import Kept
@@ -44,6 +42,7 @@ from routing.gateway.uses import (
     settle_body,
     settled_answer,
     settled_event,
+    units_of,
 )
 from routing.gateway.walk import Walk
 from routing.store import keys
@@ -59,7 +58,6 @@ from routing.store.uses import ANSWER, EPOCH, INFO, LEGS, USE, use_record
 
 RESOURCES: Final = b"/v1/resources/"
 _ID_CHARS: Final = 36
-_RANDOM_BITS: Final = 74
 
 _GONE = Refusal(
     Reason.NOT_FOUND, "There is no such use of yours, or it ended too long ago.", param="id"
@@ -99,7 +97,7 @@ class Resources:
         """Take a whole request on; None if it is answered already."""
         walk = self.walk
         now_ms = walk.now_ms()
-        request_id = uuid7(now_ms, random.getrandbits(_RANDOM_BITS))
+        request_id = new_request_id(now_ms)
         exchange = Exchange(client, request, walk.snapshot, request_id, (time.monotonic(), now_ms))
         caller = walk.callers.identify(request.headers, exchange.snapshot, now_ms)
         if isinstance(caller, Refusal):
@@ -145,7 +143,7 @@ class Resources:
         exchange.model_name = RESOURCE_PREFIX + name
         exchange.work_class = key.work_class or tenant.default_class
         ttl_ms = int(body.ttl_s * 1000)
-        event = self._skeleton(exchange, body.units, spend)
+        event = self._skeleton(exchange, units_of(body), spend)
         info = HoldInfo(event, price, once=USE, ttl_ms=ttl_ms)
         ask = Ask(
             exchange.request_id,

@@ -11,7 +11,7 @@ import msgspec
 from routing.decision.types import Reason, Refusal
 from routing.gateway.dialects.catalog import BY_PATH
 from routing.gateway.dialects.operation import Style
-from routing.gateway.exchange import Exchange
+from routing.gateway.exchange import Exchange, new_request_id
 from routing.gateway.http1 import (
     CONTINUE,
     Broken,
@@ -21,7 +21,7 @@ from routing.gateway.http1 import (
     whole,
 )
 from routing.gateway.identify import identify
-from routing.gateway.reply import JSON, refusal_answer
+from routing.gateway.reply import JSON, refusal_answer, request_id_lines
 from routing.gateway.resolve import accepted_names, find_model
 from routing.gateway.resources import RESOURCES, Resources
 from routing.gateway.upstream import no_delay
@@ -241,7 +241,8 @@ class ClientConnection(asyncio.Protocol):
             self._is_pumping = False
 
     def _close_with(self, status: int, refusal: Refusal) -> None:
-        self.transport.write(refusal_answer(refusal, b"", keep_alive=False, status=status))
+        _, line = self._name()
+        self.transport.write(refusal_answer(refusal, line, keep_alive=False, status=status))
         self.transport.close()
 
     # -- what exists
@@ -304,8 +305,20 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse(self, request: Request, refusal: Refusal, headers: bytes = b"") -> None:
         self._listener.walk.stats.refused(refusal.reason)
-        data = refusal_answer(refusal, headers, keep_alive=request.keep_alive, style=self._style)
+        request_id, line = self._name()
+        data = refusal_answer(
+            refusal,
+            line + headers,
+            keep_alive=request.keep_alive,
+            style=self._style,
+            request_id=request_id,
+        )
         self._finish(request, data)
+
+    def _name(self) -> tuple[str, bytes]:
+        """(id, header lines) of a request that becomes no call, so that it can be told of."""
+        request_id = new_request_id(self._listener.walk.now_ms())
+        return request_id, request_id_lines(request_id, self._style)
 
     def _finish(self, request: Request, data: bytes) -> None:
         """Send a whole answer; to HEAD its head alone, or the next answer would be misread."""

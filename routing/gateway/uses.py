@@ -29,9 +29,9 @@ _STATUSES: Final = {
 
 
 class ReserveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be held: `units` at the resource's price, or up to `max_spend_usd`."""
+    """What is to be held: `units` (else 1) at the resource's price, or up to `max_spend_usd`."""
 
-    units: int = 1
+    units: int | None = None
     ttl_s: float = 60.0
     max_spend_usd: str | None = None
 
@@ -77,8 +77,11 @@ def read_body(raw: bytes, kind: type[Body]) -> Body | Refusal:
         return bad("", "The body is not JSON.")
     if not isinstance(body, SettleBody) and not 1 <= body.ttl_s <= MAX_TTL_S:
         return bad("ttl_s", f"ttl_s lies between 1 and {MAX_TTL_S:.0f} seconds.")
-    if isinstance(body, ReserveBody) and not 1 <= body.units <= MAX_UNITS:
-        return bad("units", f"units lies between 1 and {MAX_UNITS}.")
+    if isinstance(body, ReserveBody) and body.units is not None:
+        if not 1 <= body.units <= MAX_UNITS:
+            return bad("units", f"units lies between 1 and {MAX_UNITS}.")
+        if body.max_spend_usd is not None:
+            return bad("max_spend_usd", "Send units or max_spend_usd, not both.")
     return body
 
 
@@ -112,11 +115,16 @@ def find_resource(
     return price_at(prices, now_ms)
 
 
+def units_of(body: ReserveBody) -> int:
+    """How many units a use is of; one that holds money counts as one."""
+    return 1 if body.units is None else body.units
+
+
 def held_nanousd(body: ReserveBody, price: Price) -> int | Refusal:
     """What a use holds: its bound on spend, else its units at their price."""
     if body.max_spend_usd is not None:
         return nanousd_of(body.max_spend_usd, "max_spend_usd")
-    amount = body.units * price.unit_nanousd
+    amount = units_of(body) * price.unit_nanousd
     if amount > MAX_NANOUSD:
         return bad("units", "So many units cost more than any limit can count.")
     return amount

@@ -6,7 +6,6 @@ parse (server) -> identify -> read -> resolve -> estimate -> reserve -> route ->
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from routing.contracts.capabilities import Capability
 from routing.contracts.enums import WorkClass
-from routing.contracts.ids import uuid7
 from routing.contracts.pricing import price_at
 from routing.contracts.snapshot import Snapshot
 from routing.decision.estimate import estimate
@@ -34,7 +32,7 @@ from routing.gateway.dialects.body import Decided, forwarded_body, read_call
 from routing.gateway.dialects.continuing import Sent, may_continue, rest_of
 from routing.gateway.dialects.operation import Operation
 from routing.gateway.ends import Ends
-from routing.gateway.exchange import Client, Exchange, Step
+from routing.gateway.exchange import Client, Exchange, Step, new_request_id
 from routing.gateway.fleet import Endpoint, Fleet
 from routing.gateway.http1 import Request
 from routing.gateway.identify import Callers
@@ -54,7 +52,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_RANDOM_BITS = 74
 # What an engine that schedules by priority is told: lower is sooner.
 _PRIORITY = {WorkClass.INTERACTIVE: -10, WorkClass.STANDARD: 0, WorkClass.BATCH: 10}
 _NOT_LOADED = Refusal(
@@ -110,8 +107,7 @@ class Walk:
     def begin(self, client: Client, request: Request, operation: Operation) -> Exchange | None:
         """Take a whole request on. The exchange while it runs, None if it is answered already."""
         now_ms = self.now_ms()
-        # Not a secret: ids need to differ, and to be made in a microsecond.
-        request_id = uuid7(now_ms, random.getrandbits(_RANDOM_BITS))
+        request_id = new_request_id(now_ms)
         exchange = Exchange(client, request, self.snapshot, request_id, (time.monotonic(), now_ms))
         exchange.operation = operation
         caller = self.callers.identify(request.headers, exchange.snapshot, now_ms)

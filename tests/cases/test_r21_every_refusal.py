@@ -9,6 +9,7 @@ import math
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -292,6 +293,7 @@ def test_every_refusal_tells_sdks_whether_and_when_to_come_back(world: World, na
     response = provoke(world)
     assert response.status_code == status, response.text
     assert response.json()["error"]["code"] == reason.value
+    assert uuid.UUID(response.headers["x-request-id"]).version == 7
     check_headers(response.headers, retry, whose, has_rates=has_rates)
 
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from routing.gateway.dialects.events import RESPONSES_LOOK
-from routing.gateway.dialects.fields import Fields, read_objects
+from routing.gateway.dialects.fields import Fields, bad, read_objects
 from routing.gateway.dialects.openai import MAX_MESSAGES
 from routing.gateway.dialects.operation import Operation, Prompts
 from routing.gateway.dialects.usage import responses_usage
@@ -34,7 +34,10 @@ _parts = msgspec.json.Decoder(list[_Part]).decode
 
 
 def _prompts(fields: Fields) -> Prompts:
-    if not bytes(fields.get("input", b"")).startswith(b'"'):
+    raw = bytes(fields.get("input", b""))
+    if not raw.startswith((b'"', b"[")):
+        bad("The field 'input' must be a string or an array.", "input")
+    if raw.startswith(b"["):
         read_objects(fields, "input", MAX_MESSAGES)
     return Prompts()
 

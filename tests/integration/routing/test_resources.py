@@ -329,6 +329,11 @@ def test_what_is_refused_is_named(store: Store, tmp_path: Path):
                 {"max_spend_usd": "1e3"},
                 (400, "invalid_request", "max_spend_usd"),
             ),
+            (
+                "vector_query/reserve",
+                {"units": 2, "max_spend_usd": "5"},
+                (400, "invalid_request", "max_spend_usd"),
+            ),
             ("vector_query/reserve", {"unit": 1}, (400, "invalid_request", "unit")),
             ("0190/settle", {}, (404, "not_found", "id")),
         ]

@@ -70,7 +70,8 @@ def test_a_traceparent_that_is_none_names_nothing(raw: bytes) -> None:
 @pytest.mark.parametrize(
     ("header", "raw"),
     [
-        ("x-headrace-step", b"s" * 65),
+        *(("x-headrace-step", raw) for raw in (b"s" * 65, b"3", b"9/4", b"0/4", b"a/b", b"1/2/3")),
+        ("x-headrace-stream-cost", b"maybe"),
         ("x-headrace-task-id", b"t\xe9"),
         ("x-headrace-task-kind", b"a\tb"),
         ("x-headrace-session-id", b"\x7f"),
@@ -81,7 +82,7 @@ def test_a_traceparent_that_is_none_names_nothing(raw: bytes) -> None:
     ],
 )
 def test_a_header_that_cannot_be_kept_is_refused_by_name(header: str, raw: bytes) -> None:
-    refused = bad_name({b"x-headrace-step": b"plan", header.encode(): raw})
+    refused = bad_name({b"x-headrace-task-id": b"t-1", header.encode(): raw})
     assert refused is not None
     assert (refused.reason, refused.param) == (Reason.INVALID_REQUEST, header)
     assert header in refused.message
@@ -89,11 +90,24 @@ def test_a_header_that_cannot_be_kept_is_refused_by_name(header: str, raw: bytes
 
 def test_what_can_be_kept_and_other_peoples_headers_pass() -> None:
     good = {
-        b"x-headrace-step": b"s" * 64,
-        b"x-headrace-task-id": b"",
+        b"x-headrace-step": b"4/4",
+        b"x-headrace-stream-cost": b"True",
+        b"x-headrace-task-id": b"t" * 64,
+        b"x-headrace-task-kind": b"",
         b"x-headrace-task-outcome": b"failure",
         b"x-headrace-task-score": b"0.5",
         b"x-session-id": b"\xff" * 300,
     }
     assert bad_name(good) is None
     assert bad_name({b"content-type": b"application/json"}) is None
+
+
+@pytest.mark.parametrize("header", ["x-headrace-task-outcome", "x-headrace-task-score"])
+def test_the_end_of_a_task_that_is_not_named_is_refused(header: str) -> None:
+    said = {header.encode(): b"1" if header.endswith("score") else b"success"}
+    refused = bad_name(said | {b"x-headrace-task-id": b""})
+    assert refused is not None and refused.param == header
+    assert "x-headrace-task-id" in refused.message
+    traced = b"00-%b-00f067aa0ba902b7-01" % TRACE
+    for named in ({b"x-headrace-task-id": b"t-1"}, {b"traceparent": traced}):
+        assert bad_name(said | named) is None

@@ -87,6 +87,13 @@ def test_what_is_missing_or_does_not_match_is_named() -> None:
     assert refused(MESSAGES, messages=said()) == "max_tokens"
     assert refused(TOKENIZE) == "prompt"
     assert refused(RESPONSES, input="hi", kv_transfer_params={}) == "kv_transfer_params"
+    assert refused(RESPONSES, input=["hi"]) == "input"
+
+
+def test_an_input_that_is_neither_text_nor_items_is_told_both() -> None:
+    found = read_call(b'{"model": "m", "input": 5}', RESPONSES)
+    assert isinstance(found, Refusal)
+    assert (found.param, "a string or an array" in found.message) == ("input", True)
 
 
 def test_only_what_generates_is_told_a_bound() -> None:
