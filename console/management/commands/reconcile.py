@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import connection
 
 from console.audit.rules import Actor
 from console.errors import DomainError
@@ -31,6 +32,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print."""
+        connection.ensure_connection()  # a run that cannot be written down is not begun
         actor = Actor(user_id=None, label=f"shell: {_person()}")
         try:
             run = reconcile(is_repair=options["repair"], hours=options["hours"], actor=actor)
