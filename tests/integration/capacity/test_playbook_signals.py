@@ -163,6 +163,10 @@ def test_one_that_asks_first_touches_nothing_until_a_person_approves(
     assert over_rest(world, "ola", path).status_code == 403
     client.force_login(world.people["ada"])
     assert f"Approve run {run.pk}" in client.get(path).text
+    for listed, badges in (("/playbooks/", 2), ("/playbooks/queue-grows/", 2)):
+        text = client.get(listed).text  # the playbook's mode and the run's state
+        assert text.count("</span> asks first</span>") == badges, listed
+        assert "</span> ended</span>" not in text
     assert client.post(f"{path}approve/").status_code == 302
     assert goes(store, at, 5, **busy) == CAPS
     assert goes(store, at, 20, **busy) == [*CAPS, PAUSE]  # it goes on by itself
