@@ -68,7 +68,9 @@ class OverrideRequest(StrictSerializer):
     )
     model = StrictText(max_length=200, required=False, default="", allow_blank=True)
     amount = StrictInteger(required=False, default=0, min_value=0)
-    admitted_ratio = serializers.FloatField(required=False, default=0.0, min_value=0, max_value=1)
+    admitted_ratio = serializers.FloatField(
+        required=False, allow_null=True, default=None, min_value=0, max_value=1
+    )
     hold_s = StrictInteger(required=False, default=DEFAULT_HOLD_S)
     reason = StrictText(max_length=300)
 

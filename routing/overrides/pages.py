@@ -61,7 +61,7 @@ class OverrideForm(ServiceForm):
         required=False,
         min_value=0,
         max_value=1,
-        help_text="From 0 to below 1, of a shed class.",
+        help_text="From 0 to below 1, of a class of which only a share is admitted.",
     )
     hold_s = WholeNumberField(
         label="Lasts, s", initial=DEFAULT_HOLD_S, help_text="10 to 86,400; then it ends by itself."
@@ -77,7 +77,7 @@ class OverrideForm(ServiceForm):
             work_class=WorkClass(values["work_class"]) if values["work_class"] else None,
             model=values["model"].strip(),
             amount=values["amount"] or 0,
-            admitted_ratio=values["admitted_ratio"] or 0.0,
+            admitted_ratio=values["admitted_ratio"],
         )
 
 

@@ -24,7 +24,7 @@ class Wanted:
     work_class: WorkClass | None = None
     model: str = ""
     amount: int = 0
-    admitted_ratio: float = 0.0
+    admitted_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,9 @@ def _value_fault(wanted: Wanted) -> Fault | None:
         return Fault("amount", f"{wanted.kind} has no amount.", "Leave it out.")
     if wanted.kind is not OverrideKind.SHED and wanted.admitted_ratio:
         return Fault("admitted_ratio", f"{wanted.kind} admits no share.", "Leave it out.")
-    if not 0 <= wanted.admitted_ratio < 1:
+    if wanted.kind is OverrideKind.SHED and wanted.admitted_ratio is None:
+        return Fault("admitted_ratio", "How much of it is admitted?", "A share; 0 refuses all.")
+    if not 0 <= (wanted.admitted_ratio or 0) < 1:
         return Fault("admitted_ratio", "A share lies from 0 to below 1.", "0 refuses everything.")
     return None
 
@@ -89,7 +91,7 @@ def words_of(wanted: Wanted) -> str:
         case OverrideKind.PAUSE:
             return f"pause {name}"
         case OverrideKind.SHED:
-            return f"admit {wanted.admitted_ratio:.0%} of {name}"
+            return f"admit {wanted.admitted_ratio or 0:.0%} of {name}"
         case OverrideKind.OUTPUT_CAP:
             return f"{name}: at most {wanted.amount:,} output tokens"
         case OverrideKind.CONTEXT_CAP:

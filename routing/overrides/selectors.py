@@ -155,5 +155,5 @@ def same_in_force(*, source: str, tenant_id: int | None, wanted: Wanted) -> Over
     """An equal override of the same source that is still in force."""
     scope = Q(kind=wanted.kind.value, tenant_id=tenant_id, model=wanted.model)
     scope &= Q(work_class=wanted.work_class.value if wanted.work_class else "")
-    scope &= Q(amount=wanted.amount, admitted_ratio=wanted.admitted_ratio, source=source)
+    scope &= Q(amount=wanted.amount, admitted_ratio=wanted.admitted_ratio or 0.0, source=source)
     return in_force(timezone.now()).filter(scope).first()

@@ -29,7 +29,7 @@ from routing.overrides.selectors import (
     view_of,
 )
 from routing.store.state import read_overrides_version, write_overrides
-from tenants.directory.selectors import tenant_by_slug
+from tenants.directory.selectors import model_id_of, tenant_by_slug
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +51,14 @@ def apply_override(
     """Set one for `hold_s` seconds; `reason` is told to the callers that it touches.
 
     The same one of the same source again, while it is in force, is answered as it stands: sent
-    twice, set once. Raises `InvalidInput`, `NotFound` (tenant), or `Conflict` when `MAX_IN_FORCE`
-    are in force.
+    twice, set once. Raises `InvalidInput` (also for a model that the catalogue does not have),
+    `NotFound` (tenant), or `Conflict` when `MAX_IN_FORCE` are in force.
     """
     _refuse(fault_of(wanted) or hold_fault(hold_s))
     if not reason.strip():
         raise InvalidInput("Say why: callers read it.", field="reason")
+    if wanted.model:
+        model_id_of(wanted.model)  # one that gateways cannot meet would be obeyed by nobody
     tenant_id = None
     if wanted.tenant:
         try:
@@ -80,7 +82,7 @@ def apply_override(
         work_class=wanted.work_class.value if wanted.work_class else "",
         model=wanted.model,
         amount=wanted.amount,
-        admitted_ratio=wanted.admitted_ratio,
+        admitted_ratio=wanted.admitted_ratio or 0.0,
         reason=reason.strip(),
         source=source,
         run_id=run_id,

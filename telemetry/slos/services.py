@@ -14,6 +14,7 @@ from telemetry.models import Objective, ObjectiveMinute
 from telemetry.slices.selectors import class_minutes
 from telemetry.slos.rules import E2E, TTFT, judge_all
 from telemetry.slos.selectors import MAX_OBJECTIVES, objectives
+from tenants.directory.selectors import model_id_of
 
 JUDGED_AGAIN = 10  # minutes: a gateway's late report changes a minute that was judged before
 KEPT = timedelta(days=35)  # the budget's 30 days and some
@@ -39,6 +40,8 @@ def set_objective(
     work_class, model = work_class.strip(), model.strip()
     if work_class and work_class not in set(WorkClass):
         raise InvalidInput("There is no such class.", field="work_class", hint=", ".join(WorkClass))
+    if model:
+        model_id_of(model)  # one that is never asked for has no traffic to judge
     if metric not in (TTFT, E2E):
         raise InvalidInput("This is no metric.", field="metric", hint="ttft or e2e.")
     if not 1 <= threshold_ms <= 600_000:

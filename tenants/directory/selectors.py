@@ -13,6 +13,7 @@ from routing.contracts.snapshot import ALL_MODELS, TenantEntry, bucket_of
 from routing.contracts.snapshot import Limit as LimitEntry
 from tenants.models import Limit, Membership, Project, Tenant, TenantState
 
+NAMED_MODELS = 10  # models that a refusal names
 MAX_PAGE = 201  # the largest page, and one more row to know that another follows
 MAX_PROJECTS = 500
 MAX_MEMBERS = 500
@@ -126,13 +127,23 @@ def unknown_models(names: Sequence[str]) -> list[str]:
     return [name for name in listed if name not in known]
 
 
+def no_such_model(name: str, field: str) -> InvalidInput:
+    """The refusal of a model that the catalogue does not have; it names some that it has."""
+    names = list(_catalogue().order_by("name").values_list("name", flat=True)[: NAMED_MODELS + 1])
+    more = " and others" if len(names) > NAMED_MODELS else ""
+    known = f"Known: {', '.join(names[:NAMED_MODELS])}{more}. " if names else ""
+    return InvalidInput(
+        f"No such model: {name!r}.",
+        field=field,
+        hint=f"{known}Name models of the catalogue, not their aliases; add a new one there first.",
+    )
+
+
 def model_id_of(name: str) -> int:
     """Id of a model in the catalogue. Raises `InvalidInput`."""
     found = _catalogue().filter(name=name).values_list("pk", flat=True).first()
     if found is None:
-        raise InvalidInput(
-            f"No such model: {name!r}.", field="model", hint="Add it to the catalogue first."
-        )
+        raise no_such_model(name, "model")
     return int(found)
 
 

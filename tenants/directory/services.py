@@ -15,7 +15,7 @@ from console.jobs.services import enqueue
 from console.validation import save_valid
 from routing.contracts.snapshot import ALL_MODELS
 from tenants.directory.rules import MAX_MODELS, bad_model_names, has_doubles, is_timezone
-from tenants.directory.selectors import unknown_models
+from tenants.directory.selectors import no_such_model, unknown_models
 from tenants.models import MemberRole, Membership, Project, Tenant, TenantState
 
 DEFAULT_PROJECT = "default"
@@ -230,11 +230,7 @@ def check_models(names: Sequence[str]) -> None:
     if has_doubles(names):
         raise InvalidInput("A model is named twice.", field="allowed_models")
     if unknown := unknown_models(names):
-        raise InvalidInput(
-            f"No such model: {unknown[0]!r}.",
-            field="allowed_models",
-            hint="Name models of the catalogue, not their aliases; add a new one there first.",
-        )
+        raise no_such_model(unknown[0], "allowed_models")
 
 
 def _check_timezone(name: str) -> None:

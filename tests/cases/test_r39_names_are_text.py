@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 from console.web.exports import csv_text
 from routing.contracts.endpoint_state import EndpointState
 from routing.contracts.enums import ReplicaHealth
+from telemetry.models import Objective
 from tests import factories
 from tests.collecting import ConsoleProcess, FakeCollector, traffic
 from tests.forecasting import make_forecast
@@ -54,7 +55,8 @@ def hostile_world() -> factories.World:
         world, "acme", 2, task_id=KEY, task_kind=NAME, step=USER, model=MODEL, session=USER,
         parent_id=USER,
     )  # fmt: skip
-    factories.make_objective(world, model=MODEL)
+    factories.make_objective(world)
+    Objective.objects.update(model=MODEL)  # set before such names were refused
     factories.make_quota_request(world, "acme", reason=UPSTREAM_ERROR)
     factories.make_refusals(world, "acme", 2, model=MODEL, session=USER)
     make_runs(world, label=KEY, end_reason=MODEL)

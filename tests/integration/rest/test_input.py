@@ -9,6 +9,7 @@ from tests.endpoints import (
     DOCUMENT,
     LIMIT,
     NEW_USER,
+    OBJECTIVE,
     PRICE,
     PROBLEM,
     Caller,
@@ -47,6 +48,35 @@ def test_unknown_names_and_wrong_types_are_refused(world):
         assert answer.status_code == 400, (path, body)
         assert answer.json()["field"].startswith(field)
         assert {"field", "code", "title"} == set(answer.json()["errors"][0])
+
+
+def test_an_override_that_nothing_would_obey_is_refused_at_its_field(world):
+    caller = Caller(world, "ada")
+    caps = {"kind": "output_cap", "work_class": "batch", "amount": 9, "reason": "Busy."}
+    shed = {"kind": "shed", "work_class": "batch", "reason": "Busy."}
+    before = caller.call("get", "overrides/").json()
+    for wrong, field in (
+        ({**caps, "model": "ghost"}, "model"),
+        ({**caps, "model": "*"}, "model"),
+        (shed, "admitted_ratio"),
+        ({**shed, "admitted_ratio": None}, "admitted_ratio"),
+        ({**shed, "admitted_ratio": 0, "model": "ghost"}, "model"),
+    ):
+        answer = caller.call("post", "overrides/", wrong)
+        assert (answer.status_code, answer.json()["field"]) == (422, field), wrong
+        assert field != "model" or "Known: llama-8b." in answer.json()["hint"]
+    assert caller.call("get", "overrides/").json() == before
+    for right in ({**caps, "model": "llama-8b"}, {**shed, "admitted_ratio": 0}):
+        assert caller.call("post", "overrides/", right).status_code == 201, right
+
+
+def test_an_objective_of_a_model_that_there_is_not_is_refused_by_name(world):
+    caller = Caller(world, "ada")
+    answer = caller.call("put", "objectives/", {**OBJECTIVE, "model": "ghost"})
+    assert (answer.status_code, answer.json()["field"]) == (422, "model")
+    assert "Known: llama-8b." in answer.json()["hint"]
+    known = caller.call("put", "objectives/", {**OBJECTIVE, "model": "llama-8b"})
+    assert (known.status_code, known.json()["model"]) == (200, "llama-8b")
 
 
 def test_an_anchor_that_the_window_does_not_take_is_refused_by_name(world):
