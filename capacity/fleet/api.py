@@ -122,14 +122,9 @@ class CapacityLimitName(StrictSerializer):
 
 
 class CapacityLimitRequest(CapacityLimitName):
-    """A limit to set."""
+    """A limit to set; `confirm` accepts 0, which stops every tenant there."""
 
     amount = StrictInteger(min_value=0)
-
-
-class FleetLimitRequest(CapacityLimitRequest):
-    """A limit of the whole fleet; `confirm` accepts 0, which stops every tenant."""
-
     confirm = StrictFlag(required=False, default=False)
 
 
@@ -204,7 +199,7 @@ class _Limits(Endpoint):
     def change(self, pool: str | None) -> Response:
         """Set one; answers with all."""
         require(self.user, Permission.MANAGE_FLEET)
-        asked = self.body(FleetLimitRequest if pool is None else CapacityLimitRequest)
+        asked = self.body(CapacityLimitRequest)
         set_capacity_limit(pool=pool, actor=actor_of(self.user), **asked)
         return self.shown(pool)
 
@@ -263,7 +258,7 @@ class FleetLimits(_Limits):
 
     @endpoint(
         operation_id="fleet_limits_set",
-        request=FleetLimitRequest,
+        request=CapacityLimitRequest,
         answer=CapacityLimitSerializer(many=True),
         summary="Set a limit of the fleet",
     )

@@ -259,6 +259,8 @@ def _limits_page(request: HttpRequest, name: str | None) -> HttpResponseBase:
     require(request.user, Permission.MANAGE_FLEET)
     limits = capacity_limits(name)
     form = CapacityLimitForm(request.POST or None)
+    if name is not None:
+        form.fields["confirm"].label = f"Yes, let {name} take nothing"
     whose = "the fleet" if name is None else f"pool {name}"
     if request.method == "POST" and form.is_valid():
         try:

@@ -23,7 +23,7 @@ def set_capacity_limit(
 
     Rates count per minute, concurrency and KV tokens at once. Raises `NotFound` (pool), or
     `InvalidInput` for a dimension that has no such limit, an amount outside 0 to `MAX_AMOUNT`, or
-    `limit_needs_confirmation` for 0 of the whole fleet, which stops everybody, without `confirm`.
+    `limit_needs_confirmation` for 0, which stops every tenant there, without `confirm`.
     """
     row_of_pool = None
     if pool is not None:
@@ -41,9 +41,11 @@ def set_capacity_limit(
     before = row.amount if row else None
     if amount == before:
         return
-    if pool is None and amount == 0 and not confirm:
+    if amount == 0 and not confirm:
         raise InvalidInput(
-            "A fleet limit of 0 refuses every request of every tenant.",
+            "A fleet limit of 0 refuses every request of every tenant."
+            if pool is None
+            else f"A limit of 0 lets pool {pool} take no request of any tenant.",
             field="amount",
             code="limit_needs_confirmation",
             hint="Repeat with confirm if that is meant.",

@@ -214,15 +214,18 @@ def test_a_limit_set_by_form_or_rest_reaches_the_gateways(
                 return found.status_code, found.headers.get("x-headrace-scope")
 
             assert asked() == (200, None)
-            wanted = {"dimension": "conc", "amount": 0}
+            wanted = {"dimension": "conc", "amount": 0, "confirm": True}
             saved = manager.call("put", "pools/p-a/limits/", wanted)
             assert saved.json() == [{"dimension": "conc", "window": "g", "amount": 0}]
             wait_until(lambda: asked() == (503, "pool"), SECONDS_TO_TAKE_EFFECT, "the pool's")
             assert manager.call("delete", "pools/p-a/limits/?dimension=conc").status_code == 204
             wait_until(lambda: asked() == (200, None), SECONDS_TO_TAKE_EFFECT, "served again")
 
-            path = "/fleet/limits/"
             stops_all = {"dimension": "req", "amount": "0"}
+            doubted = page.post("/fleet/pools/p-a/limits/", stops_all)
+            assert doubted.status_code == 422
+            assert "Yes, let p-a take nothing" in doubted.text
+            path = "/fleet/limits/"
             doubted = page.post(path, stops_all)
             assert doubted.status_code == 422
             assert "Yes, stop every tenant" in doubted.text
