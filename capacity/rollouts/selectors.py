@@ -22,6 +22,7 @@ from capacity.models import (
 )
 from capacity.rollouts.rules.judging import Judgement
 from capacity.rollouts.rules.lanes import LANE_STEPS, Step, left_s, progress_ratio
+from console.audit.selectors import begun_by_people
 from console.errors import NotFound
 from console.web.keyset import DEFAULT_LIMIT, Page, take
 from routing.contracts.enums import ReplicaLifecycle
@@ -188,16 +189,25 @@ class OffCourse:
 
 
 def off_course(now: datetime, limit: int = DEFAULT_LIMIT) -> list[OffCourse]:
-    """Newest first, one query: each pool's last rollout, if it is not on its way or done.
+    """Newest first, two queries: each pool's last rollout, if it is not on its way or done.
 
-    One that came all the way back, or was aborted, is named for `GIVEN_UP_SHOWN`: a person knows.
+    One that came all the way back, or was aborted, is named for `GIVEN_UP_SHOWN`. One that a person
+    turned back is not, once it is back: they know, and nothing is left to do.
     """
     given_up = Q(state__in=_GIVEN_UP, ended_at__gt=now - GIVEN_UP_SHOWN)
     later = Rollout.objects.filter(pool=OuterRef("pool"), pk__gt=OuterRef("pk"))
     rows = Rollout.objects.filter(given_up | Q(state__in=_OFF_COURSE)).filter(~Exists(later))
+    found = list(rows.select_related("pool").order_by("-id")[:limit])
+    back = [str(row.pk) for row in found if row.state == RolloutState.ROLLED_BACK]
+    wanted = (
+        begun_by_people(act="rollout.rolling_back", object_type="rollout", object_ids=back)
+        if back
+        else set()
+    )
     return [
         OffCourse(row.pk, row.pool.name, row.state, row.get_state_display(), row.cause)
-        for row in rows.select_related("pool").order_by("-id")[:limit]
+        for row in found
+        if not (row.state == RolloutState.ROLLED_BACK and str(row.pk) in wanted)
     ]
 
 

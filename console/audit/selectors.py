@@ -1,6 +1,6 @@
 """The trail, filtered and paged by key, and the proof that it was not tampered with."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -82,6 +82,14 @@ def acts_between(
         named |= Q(act__startswith=prefix)
     rows = AuditEvent.objects.filter(named, at__gte=since, at__lt=until).order_by("id")
     return [_line(row) for row in rows[:limit]]
+
+
+def begun_by_people(*, act: str, object_type: str, object_ids: Sequence[str]) -> set[str]:
+    """Those of the objects whose first such act was a person's, not the machine's: one query."""
+    acts = AuditEvent.objects.filter(object_type=object_type, act=act, object_id__in=object_ids)
+    first = acts.order_by("object_id", "id").distinct("object_id")
+    found = first.values_list("object_id", "actor_id")
+    return {object_id for object_id, actor_id in found if actor_id is not None}
 
 
 def verify_chain() -> ChainReport:

@@ -3,9 +3,11 @@
 import pytest
 from django.test import Client
 
-from capacity.models import PlaybookRun, Replica, Rollout
+from capacity.models import PlaybookRun, Replica, Rollout, RolloutState
 from capacity.playbooks.services import ensure_shipped, evaluate_playbooks, set_mode
 from capacity.rollouts import services as rollouts
+from capacity.rollouts.services.steps import turn
+from console.audit.rules import SYSTEM, Actor
 from routing.contracts.enums import WorkClass
 from routing.contracts.override import OverrideKind
 from routing.overrides.rules import Wanted
@@ -68,3 +70,22 @@ def test_a_rollout_is_named_while_it_stands_or_fails(world: World, client: Clien
     assert "p-a: failed. p-a-2: not loaded within 5 s" in client.get("/").text
     Rollout.objects.update(state="done")
     assert f"Rollout {rollout_id} of pool" not in client.get("/").text
+
+
+@pytest.mark.parametrize("who", ["machine", "ola"])
+def test_a_finished_way_back_is_named_unless_a_person_asked_for_it(
+    world: World, client: Client, who: str
+) -> None:
+    rollout_id = factories.make_rollout(world, "p-a")
+    rollout = Rollout.objects.get(pk=rollout_id)
+    if who == "machine":
+        turn(rollout, RolloutState.ROLLING_BACK, SYSTEM)
+    else:
+        person = Actor(user_id=world.people[who].pk, label=who)
+        rollouts.roll_back(rollout_id=rollout_id, actor=person)
+    named = f"Rollout {rollout_id} of pool p-a: rolling back."
+    assert named in client.get("/").text
+    rollout.refresh_from_db()
+    turn(rollout, RolloutState.ROLLED_BACK, SYSTEM)
+    is_named = f"Rollout {rollout_id} of pool p-a: rolled back." in client.get("/").text
+    assert is_named == (who == "machine")
