@@ -30,7 +30,6 @@ from routing.policies.services import (
     save_draft,
 )
 
-UNREHEARSED = "publish unrehearsed"
 FIRST_DOCUMENT: dict[str, object] = {"schema_version": 1, "name": "", "models": {}}
 
 
@@ -47,13 +46,6 @@ class DocumentForm(ServiceForm):
         widget=forms.Textarea(attrs={"rows": 28, "spellcheck": "false"}),
     )
     note = forms.CharField(required=False, max_length=400, help_text="Why; kept with the version.")
-    confirm = forms.CharField(
-        required=False,
-        max_length=40,
-        label=f"Type {UNREHEARSED} to publish",
-        widget=forms.TextInput(attrs={"autocomplete": "off"}),
-        help_text="This document was not rehearsed on recorded traffic.",
-    )
     base = forms.IntegerField(required=False, widget=forms.HiddenInput)
     tag = forms.CharField(required=False, max_length=40, widget=forms.HiddenInput)
     meanwhile: StaleBase | None = None
@@ -181,11 +173,8 @@ def _rebase(request: HttpRequest, name: str, form: DocumentForm) -> None:
     )
 
 
-def _publish(request: HttpRequest, name: str, form: DocumentForm) -> HttpResponseBase | None:
+def _publish(request: HttpRequest, name: str, form: DocumentForm) -> HttpResponseBase:
     """Save what was typed and publish it: a refusal leaves it as the draft."""
-    if str(form.cleaned_data["confirm"]).strip() != UNREHEARSED:
-        form.add_error("confirm", "That is not it: nothing was published.")
-        return None
     saved = _save(request, name, form)
     form.go_on_from(saved.tag)  # should publishing be refused
     published = publish_draft(

@@ -92,7 +92,7 @@ def test_findings_name_path_reason_fix_and_line(world):
 
 def test_an_unknown_block_is_refused_by_name_and_never_dropped(world):
     document = live_document() | {"response_cache": {"ttl_s": 3600}}
-    answer = posted(client_of(world), document, "publish", confirm="publish unrehearsed")
+    answer = posted(client_of(world), document, "publish")
     assert answer.status_code == 422
     assert [row.finding.path for row in answer.context["findings"]] == ["response_cache"]
     assert PolicyVersion.objects.count() == 2
@@ -152,14 +152,14 @@ def test_a_stale_draft_says_what_changed_and_goes_on_top_of_it_when_told(world):
     theirs["routing"]["stale_after_s"] = 9
     services.publish(policy="main", document=theirs, base=2, note="", actor=ACTOR)
     assert "A replica silent for 9 s gets no work (was 3)." in client.get(EDIT).text
-    refused = posted(client, mine, "publish", tag=tag(), confirm="publish unrehearsed")
+    refused = posted(client, mine, "publish", tag=tag())
     assert refused.status_code == 409
     assert PolicyVersion.objects.count() == 3
     posted(client, mine, "rebase", tag=tag())
     kept = selectors.draft("main")
     assert kept is not None
     assert kept.base == 3
-    done = posted(client, mine, "publish", tag=tag(), base="3", confirm="publish unrehearsed")
+    done = posted(client, mine, "publish", tag=tag(), base="3")
     assert done.status_code == 302
     live = selectors.live("main")
     assert live is not None

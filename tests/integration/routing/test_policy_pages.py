@@ -72,9 +72,7 @@ def test_publishing_only_a_note_says_that_nothing_changed(world):
     asked = {"document": json.dumps(document), "base": "2", "note": "why"}
     checked = client.post(EDIT, {**asked, "act": "check"})
     assert "only notes differ" in checked.text
-    said = client.post(
-        EDIT, {**asked, "act": "publish", "confirm": "publish unrehearsed"}, follow=True
-    )
+    said = client.post(EDIT, {**asked, "act": "publish"}, follow=True)
     assert "No change" in said.text
     assert "main@2 is live." not in said.text
     assert PolicyVersion.objects.count() == 2
@@ -119,10 +117,7 @@ def test_a_stale_base_shows_what_the_other_person_changed_and_keeps_the_text(wor
     theirs = shown_document(client) | {"note": "theirs"}
     theirs["routing"]["stale_after_s"] = 9
     services.publish(policy="main", document=theirs, base=2, note="", actor=ACTOR)
-    asked = {
-        "document": json.dumps(mine), "act": "publish", "base": "2", "note": "",
-        "confirm": "publish unrehearsed",
-    }  # fmt: skip
+    asked = {"document": json.dumps(mine), "act": "publish", "base": "2", "note": ""}
     answer = client.post(EDIT, asked)
     assert answer.status_code == 409
     assert "What main@3 changed meanwhile" in answer.text
