@@ -36,6 +36,12 @@ BUSY = Lost(
     "This request waited for one in vain.",
     "Gateways do not use them and go on serving.",
 )
+RETURNING = Lost(
+    "postgres",
+    "PostgreSQL was away and answers again",
+    "This console is still making its connections anew.",
+    "Gateways do not use them and go on serving.",
+)
 SLOW = Lost(
     "postgres",
     "PostgreSQL took too long",
@@ -61,10 +67,17 @@ def lost_by(error: BaseException | None) -> Lost | None:
         return DATABASE
     cause = error.__cause__ or error
     if isinstance(cause, PoolTimeout | TooManyRequests):
-        return BUSY if database_watch.is_watching else DATABASE
+        return _without_connection()
     if isinstance(cause, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
         return SLOW
     return DATABASE
+
+
+def _without_connection() -> Lost:
+    """Why a pool had none to give, while the server is not known to be away."""
+    if not database_watch.is_watching:
+        return DATABASE
+    return RETURNING if database_watch.is_returning else BUSY
 
 
 def problem_of(lost: Lost, request_id: str) -> dict[str, object]:

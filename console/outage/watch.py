@@ -12,6 +12,7 @@ from collections.abc import Callable
 EVERY_S = 0.25
 DATABASE_SILENT_AFTER_S = 2.0  # pages then answer within 3 s; a busy server answers this in 0.1 s
 STORE_SILENT_AFTER_S = 1.0  # as long as a page waits for it, once
+MOST_RETURNING_S = 300.0  # pools then give their connections up and begin anew
 GRACE_S = 0.1  # the answer may lie ready while the whole process was paused
 
 
@@ -33,6 +34,8 @@ class Watch:
         self._answered = threading.Event()
         self._is_silent = False
         self._fault = ""
+        self._away_since_s: float | None = None
+        self._returned_until_s = 0.0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -46,6 +49,15 @@ class Watch:
             self._is_silent = True
             return f"{self.name} has not answered for more than {self._silent_after_s:g} s"
         return self._fault
+
+    @property
+    def is_returning(self) -> bool:
+        """Whether it was away so lately that a pool may still wait before it connects again.
+
+        Pools double their wait from 1 s: the next try comes at most as long after the return as
+        the server was away, and a second, each a tenth longer by jitter.
+        """
+        return time.monotonic() < self._returned_until_s
 
     @property
     def is_watching(self) -> bool:
@@ -70,7 +82,7 @@ class Watch:
     def _loop(self) -> None:
         while True:
             self._answered.clear()
-            self._asked_s = time.monotonic()
+            self._asked_s = asked_s = time.monotonic()
             fault = ""
             try:
                 self._ask()
@@ -78,8 +90,18 @@ class Watch:
                 fault = f"{self.name} is away ({type(error).__name__})"
             if self._stop.is_set():
                 return
+            self._note(asked_s, has_failed=bool(fault))
             self._fault = fault
             self._asked_s, self._is_silent = None, False
             self._answered.set()
             if self._stop.wait(EVERY_S):
                 return
+
+    def _note(self, asked_s: float, *, has_failed: bool) -> None:
+        now_s = time.monotonic()
+        if self._away_since_s is None and (has_failed or now_s - asked_s > self._silent_after_s):
+            self._away_since_s = asked_s
+        if not has_failed and self._away_since_s is not None:
+            wait_s = 1.1 * (now_s - self._away_since_s + 1)
+            self._returned_until_s = now_s + min(wait_s, MOST_RETURNING_S)
+            self._away_since_s = None
