@@ -13,7 +13,7 @@ from django.utils import timezone
 from console.accounts.rules import Permission, permissions_everywhere, permissions_in_tenant
 from console.audit.rules import Actor
 from console.errors import Forbidden, InvalidInput, NotFound
-from console.models import ApiToken, User
+from console.models import ApiToken, Role, User
 
 __all__ = [
     "Permission",
@@ -21,9 +21,11 @@ __all__ = [
     "TokenView",
     "actor_of",
     "can",
+    "may_reach_everybody",
     "people",
     "person",
     "person_named",
+    "person_numbered",
     "require",
     "token_of",
     "tokens_of",
@@ -138,26 +140,54 @@ def person(user_id: int) -> PersonView:
     return _person(row)
 
 
-def person_named(text: str, *, field: str = "person") -> int:
+def may_reach_everybody(user: Caller) -> bool:
+    """Whether the caller may add any person to a tenant, and read members' e-mail addresses.
+
+    A tenant's own admins may not: people with a console role, and every address but their own, are
+    none of their business.
+    """
+    return can(user, Permission.TENANT_MANAGE_MEMBERS)
+
+
+def person_numbered(user_id: int, *, caller: Caller, field: str = "person") -> int:
+    """The id, if the caller may add that person; raises `InvalidInput` at `field`."""
+    if not _reached_by(caller).filter(pk=user_id).exists():
+        raise _no_person(field)
+    return user_id
+
+
+def person_named(text: str, *, caller: Caller, field: str = "person") -> int:
     """Id of the one active person with this user name, else this e-mail address.
 
-    Raises `InvalidInput` at `field` when there is none, or several share the address.
+    Raises `InvalidInput` at `field` when there is none that the caller may add, or several share
+    the address. Who has a console role is told from nobody by operators and admins alone: names
+    cannot be guessed.
     """
-    active = User.objects.filter(is_active=True)
+    active = _reached_by(caller)
     found = list(active.filter(username=text).values_list("pk", flat=True))
     if not found and "@" in text:
         found = list(active.filter(email__iexact=text).values_list("pk", flat=True)[:2])
     if not found:
-        raise InvalidInput(
-            "No active person has this user name or e-mail address.",
-            field=field,
-            hint="An admin creates people.",
-        )
+        raise _no_person(field)
     if len(found) > 1:
         raise InvalidInput(
             "Several people have this e-mail address.", field=field, hint="Say the user name."
         )
     return found[0]
+
+
+def _reached_by(caller: Caller) -> QuerySet[User, User]:
+    """Active people that the caller may add to a tenant."""
+    active = User.objects.filter(is_active=True)
+    return active if may_reach_everybody(caller) else active.filter(role=Role.NONE)
+
+
+def _no_person(field: str) -> InvalidInput:
+    return InvalidInput(
+        "No active person has this user name or e-mail address.",
+        field=field,
+        hint="An admin creates people; whoever works for all tenants is added by an operator.",
+    )
 
 
 def _counted() -> QuerySet[User, User]:

@@ -10,6 +10,7 @@ from console.accounts.selectors import (
     Permission,
     actor_of,
     person_named,
+    person_numbered,
     require,
     visible_tenant_ids,
 )
@@ -54,7 +55,9 @@ class MemberSerializer(OutSerializer):
 
     user_id = serializers.IntegerField()
     username = serializers.CharField()
-    email = serializers.CharField()
+    email = serializers.CharField(
+        help_text="Empty unless the caller is an operator, an admin or this person."
+    )
     role = serializers.CharField()
     since = InstantField()
 
@@ -268,7 +271,9 @@ class Members(Endpoint):
     def get(self, request: Request, slug: str) -> Response:
         """In order of name."""
         found = open_tenant(self.user, slug)
-        return Response(MemberSerializer(selectors.members(found.id), many=True).data)
+        return Response(
+            MemberSerializer(selectors.members(found.id, viewer=self.user), many=True).data
+        )
 
     @endpoint(operation_id="members_add", request=MemberRequest, status=204, summary="Add a member")
     def post(self, request: Request, slug: str) -> Response:
@@ -276,7 +281,10 @@ class Members(Endpoint):
         found = open_tenant(self.user, slug, Permission.TENANT_MANAGE_MEMBERS)
         asked = self.body(MemberRequest)
         named = asked.get("username")
-        user_id = asked["user_id"] if named is None else person_named(named, field="username")
+        if named is None:
+            user_id = person_numbered(asked["user_id"], caller=self.user, field="user_id")
+        else:
+            user_id = person_named(named, caller=self.user, field="username")
         with fields_named({} if named is None else {"user_id": "username"}):
             services.add_member(
                 tenant_id=found.id, user_id=user_id, role=asked["role"], actor=actor_of(self.user)

@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
 
-from console.accounts.person import acting
+from console.accounts.person import acting, signed_in
 from console.accounts.selectors import Permission, can, person_named
 from console.errors import DomainError
 from console.web.forms import ServiceForm
@@ -23,7 +23,7 @@ from tenants.models import MemberRole
 MAX_NAME_CHARS = 254  # the longest e-mail address
 COLUMNS = (
     Column("Person"),
-    Column("E-mail"),
+    Column("E-mail", meaning="Shown to operators, and to each person its own"),
     Column("Role"),
     Column("State"),
     Column("Member since"),
@@ -60,7 +60,9 @@ def members(request: HttpRequest, slug: str, area: str) -> HttpResponseBase:
     """Members by user name. `area` is the prefix of the page names that links stay in."""
     tenant = open_tenant(request.user, slug)
     after = request.GET.get("after", "")[:MAX_NAME_CHARS]
-    rows = listed_members(tenant.id, after_username=after, limit=DEFAULT_LIMIT + 1)
+    rows = listed_members(
+        tenant.id, viewer=signed_in(request), after_username=after, limit=DEFAULT_LIMIT + 1
+    )
     lines = cut(rows, DEFAULT_LIMIT, lambda line: line.username)
     context = {
         **_frame(request, tenant, area),
@@ -81,7 +83,7 @@ def add(request: HttpRequest, slug: str, area: str) -> HttpResponseBase:
         try:
             add_member(
                 tenant_id=tenant.id,
-                user_id=person_named(asked["person"]),
+                user_id=person_named(asked["person"], caller=signed_in(request)),
                 role=asked["role"],
                 actor=acting(request),
             )

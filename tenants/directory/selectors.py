@@ -7,6 +7,7 @@ from datetime import datetime
 
 from django.db import models
 
+from console.accounts.selectors import Caller, may_reach_everybody
 from console.errors import InvalidInput, NotFound
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 from routing.contracts.snapshot import ALL_MODELS, TenantEntry, bucket_of
@@ -45,7 +46,7 @@ class ProjectView:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A person's role in a tenant."""
+    """A person's role in a tenant; `email` is empty for those who may not read it."""
 
     user_id: int
     username: str
@@ -96,22 +97,28 @@ def project(tenant_id: int, project_id: int) -> ProjectView:
 
 
 def members(
-    tenant_id: int, *, after_username: str = "", limit: int = MAX_MEMBERS
+    tenant_id: int, *, viewer: Caller, after_username: str = "", limit: int = MAX_MEMBERS
 ) -> list[MemberView]:
-    """A tenant's members in order of user name, at most `MAX_MEMBERS`."""
+    """A tenant's members in order of user name, at most `MAX_MEMBERS`.
+
+    Operators and admins read every e-mail address, others only their own.
+    """
     rows = Membership.objects.select_related("user").filter(
         tenant_id=tenant_id, user__username__gt=after_username
     )
-    return [_member(row) for row in rows.order_by("user__username")[: min(limit, MAX_MEMBERS)]]
+    rows = rows.order_by("user__username")[: min(limit, MAX_MEMBERS)]
+    shows_all = may_reach_everybody(viewer)
+    own = viewer.pk if viewer is not None else None
+    return [_member(row, shows_email=shows_all or row.user_id == own) for row in rows]
 
 
 def member(tenant_id: int, user_id: int) -> MemberView:
-    """One member of a tenant. Raises `NotFound`."""
+    """One member of a tenant, without the e-mail address. Raises `NotFound`."""
     rows = Membership.objects.select_related("user").filter(tenant_id=tenant_id)
     row = rows.filter(user_id=user_id).first()
     if row is None:
         raise NotFound("No such member.")
-    return _member(row)
+    return _member(row, shows_email=False)
 
 
 def _catalogue() -> "models.Manager[models.Model]":
@@ -203,11 +210,11 @@ def _one(row: Tenant | None) -> TenantView:
     return _view(row)
 
 
-def _member(row: Membership) -> MemberView:
+def _member(row: Membership, *, shows_email: bool) -> MemberView:
     return MemberView(
         user_id=row.user_id,
         username=row.user.username,
-        email=row.user.email,
+        email=row.user.email if shows_email else "",
         role=row.role,
         role_label=row.get_role_display(),
         is_active=row.user.is_active,

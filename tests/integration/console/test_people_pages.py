@@ -208,12 +208,32 @@ def test_a_member_is_added_by_name_or_address_changed_and_removed(world, name, a
 
 
 def test_who_does_not_exist_is_suspended_or_is_not_one_person_is_refused_at_the_field(world):
-    User.objects.filter(username__in=["nobody", "ola"]).update(email="shared@x.example")
+    User.objects.create(username="namesake", email="shared@x.example")
+    User.objects.filter(username="nobody").update(email="shared@x.example")
     User.objects.filter(username="vic").update(is_active=False)
     client = client_of(world, "tina")
     for named in ("ghost", "vic", "shared@x.example", "%"):
         fields = {"person": named, "role": "tenant_viewer"}
         assert error_at(client.post("/t/acme/members/add/", fields), "person"), named
+
+
+def test_a_tenant_admin_cannot_tell_console_people_from_nobody_and_reads_no_address(world):
+    for name, person in world.people.items():
+        User.objects.filter(pk=person.pk).update(email=f"{name}@x.example")
+    client = client_of(world, "tina")
+    unknown, *refused = (
+        error_at(
+            client.post("/t/acme/members/add/", {"person": it, "role": "tenant_viewer"}), "person"
+        )
+        for it in ("ghost", "ada", "ola", "aud", "ada@x.example", "OLA@x.example")
+    )
+    assert refused == [unknown] * 5
+    fields = {"person": "ola", "role": "tenant_viewer"}
+    assert client_of(world, "ana").post("/tenants/acme/members/add/", fields).status_code == 302
+    by_tina = client.get("/t/acme/members/").text
+    assert [it for it in ("tina", "vic", "ola") if f"{it}@x.example" in by_tina] == ["tina"]
+    by_ana = client_of(world, "ana").get("/tenants/acme/members/").text
+    assert all(f"{it}@x.example" in by_ana for it in ("tina", "vic", "ola"))
 
 
 def test_the_last_tenant_admin_stays_and_leaving_leads_to_a_page_that_exists(world):
