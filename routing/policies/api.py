@@ -7,7 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from console.accounts.selectors import Permission, actor_of, require
-from console.errors import Conflict, DomainError, NotFound
+from console.errors import DomainError, NotFound
 from console.rest.fields import (
     InstantField,
     OutSerializer,
@@ -163,9 +163,13 @@ class PlanSerializer(OutSerializer):
 
 
 class ApplyRequest(StrictSerializer):
-    """Which plan, and why."""
+    """Which plan, on top of which live version, and why.
+
+    Instead of `base`, `If-Match` may carry the live version's digest.
+    """
 
     plan = serializers.UUIDField()
+    base = StrictInteger(required=False, allow_null=True, min_value=1)
     note = StrictText(max_length=400, required=False, default="", allow_blank=True)
 
 
@@ -284,6 +288,7 @@ class Export(Endpoint):
     def get(self, request: Request, name: str) -> Response:
         """The live version, defaults filled in; its ETag is what `If-Match` takes."""
         require(self.user, Permission.VIEW_ALL)
+        self.query(StrictSerializer)  # a version that is asked for here would be passed over
         found = selectors.live(name)
         if found is None:
             raise NotFound("No version of this policy is live.")
@@ -330,14 +335,16 @@ class Apply(Endpoint):
     def post(self, request: Request, name: str) -> Response:
         """Publish it if its base is still live; again, or to no effect, answers `changed: false`.
 
-        `If-Match` may carry the live version's digest as well: then both must hold.
+        The base that is said must be live as well.
         """
         require(self.user, Permission.POLICY_PUBLISH)
         asked = self.body(ApplyRequest)
-        if tag := request.headers.get("If-Match", "").strip():
-            _matched(name, tag)
         published, changed = services.apply_plan(
-            policy=name, plan_id=asked["plan"], note=asked["note"], actor=actor_of(self.user)
+            policy=name,
+            plan_id=asked["plan"],
+            base=_base(request, name, asked),
+            note=asked["note"],
+            actor=actor_of(self.user),
         )
         return _published(published, changed=changed)
 
@@ -407,13 +414,11 @@ def _base(request: Request, name: str, asked: dict[str, Any]) -> int | None:
 
 
 def _matched(name: str, tag: str) -> int | None:
-    """Number of the live version if it has that digest; raises `Conflict`."""
-    found = selectors.policy(name)
-    if tag.strip('"') != found.live_digest:
-        raise Conflict(
-            "Another version is live.",
-            code="stale_base",
-            field="If-Match",
-            hint="Look at what changed, then publish on top of the live version.",
-        )
-    return found.live_number
+    """Number of the live version if it has that digest, or for `*`; raises `StaleBase`."""
+    found = selectors.live(name)
+    if found is not None and tag in ("*", f'"{found.digest}"', found.digest):
+        return found.number
+    selectors.policy(name)  # one that never was is not found
+    refused = services.StaleBase(name, selectors.number_of(name, tag.strip('"')), found)
+    refused.message, refused.field = "Another version is live.", "If-Match"
+    raise refused

@@ -177,15 +177,23 @@ class DraftPublish(Endpoint):
 
 
 def _tag(request: Request, name: str) -> str:
-    """The edition that the caller read; empty is right only while there is no draft."""
+    """The edition that the caller read, or for `*` whichever there is.
+
+    Empty is right only while there is no draft.
+    """
     sent = request.headers.get("If-Match", "").strip().strip('"')
-    if not sent and selectors.draft(name) is not None:
+    if sent and sent != "*":
+        return sent
+    kept = selectors.draft(name)
+    if sent and kept is None:
+        raise NotFound("There is no draft.", field="If-Match", hint="PUT one without If-Match.")
+    if not sent and kept is not None:
         raise NotMatched(
             "Say which edition of the draft this is made from.",
             field="If-Match",
             hint="Send If-Match with the ETag of GET draft/.",
         )
-    return sent
+    return kept.tag if kept else ""
 
 
 def _shown(name: str) -> Response:

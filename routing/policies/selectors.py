@@ -148,6 +148,12 @@ def live(name: str) -> PolicyVersionView | None:
     return version_view(row) if row else None
 
 
+def number_of(name: str, digest: str) -> int | None:
+    """Number of the newest version with that digest, if there was one."""
+    rows = PolicyVersion.objects.filter(policy__name=name, digest=digest)
+    return rows.order_by("-number").values_list("number", flat=True).first()
+
+
 def draft(name: str) -> DraftView | None:
     """The policy's draft, if one is being written."""
     row = PolicyDraft.objects.select_related("author").filter(policy=name).first()

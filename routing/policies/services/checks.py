@@ -35,7 +35,7 @@ class PolicyRefused(InvalidInput):
 class StaleBase(Conflict):
     """Another version became live meanwhile; `changes` says in sentences what it did.
 
-    `live` is None while none is live, or when the base that was named never was.
+    `live` is None while none is live; `base` is None for none, and for one that never was.
     """
 
     code = "stale_base"

@@ -104,12 +104,12 @@ def plan(*, policy: str, document: dict[str, object], actor: Actor) -> Plan:
 
 @transaction.atomic
 def apply_plan(
-    *, policy: str, plan_id: UUID, note: str, actor: Actor
+    *, policy: str, plan_id: UUID, base: int | None, note: str, actor: Actor
 ) -> tuple[PolicyVersionView, bool]:
     """Publish a kept plan; the live version, and whether this act made it.
 
-    What it was planned on must still be live, unless its effect is live already: applying twice
-    makes one version.
+    What it was planned on, and the `base` that the caller names, must be live, unless its effect is
+    live already: applying twice makes one version.
 
     Raises `NotFound` (never made, or older than an hour), `StaleBase` or `PolicyRefused`: the
     fleet and the prices are looked at anew.
@@ -122,6 +122,7 @@ def apply_plan(
     row = _locked_policy(policy)
     if row.live is not None and row.live.digest == kept.digest:
         return version_view(row.live), False
+    _require_base(row, base)
     _require_base(row, kept.base)
     return _publish(row, accepted(policy, kept.document), note, actor, "policy.publish"), True
 

@@ -206,10 +206,14 @@ def test_rest_keeps_a_draft_behind_if_match_and_publishes_it(world):
     assert again.json()["edition"] == 2
     stale = client.put(DRAFT, body, content_type=JSON, headers={"If-Match": first})
     assert (stale.status_code, stale.json()["code"]) == (409, "draft_changed")
-    second = {"If-Match": again.headers["ETag"]}
+    whichever = client.put(DRAFT, body, content_type=JSON, headers={"If-Match": "*"})
+    assert (whichever.status_code, whichever.json()["edition"]) == (200, 3)
+    second = {"If-Match": whichever.headers["ETag"]}
     done = client.post(f"{DRAFT}publish/", {"note": "8 s"}, content_type=JSON, headers=second)
     assert (done.status_code, done.json()["number"]) == (201, 3)
     assert client.get(DRAFT).status_code == 404
+    none = client.put(DRAFT, body, content_type=JSON, headers={"If-Match": "*"})
+    assert (none.status_code, none.json()["title"]) == (404, "There is no draft.")
     live = selectors.live("main")
     assert live is not None
     assert (live.document["outage"]["max_s"], live.note, live.author) == (8, "8 s", "ana")

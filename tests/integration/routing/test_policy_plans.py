@@ -66,23 +66,33 @@ def test_export_plan_apply(world: World) -> None:
     applied = caller.call("post", "policies/main/apply/", asked, **{"If-Match": tag}).json()
     assert (applied["label"], applied["changed"]) == ("main@3", True)
     assert applied["digest"] == plan["digest"]
-    again = caller.call("post", "policies/main/apply/", asked).json()
-    assert (again["label"], again["changed"]) == ("main@3", False)
+    for base in (2, 3):
+        again = caller.call("post", "policies/main/apply/", {**asked, "base": base}).json()
+        assert (again["label"], again["changed"]) == ("main@3", False)
 
 
 def test_a_plan_on_what_is_no_longer_live_is_refused_with_what_changed(world: World) -> None:
     caller = Caller(world, "ana")
     mine = planned(caller, outage={"store_away": "closed"}).json()
     theirs = planned(caller, routing={"stale_after_s": 9}).json()
-    assert caller.call("post", "policies/main/apply/", {"plan": theirs["plan"]}).status_code == 200
-    refused = caller.call("post", "policies/main/apply/", {"plan": mine["plan"]})
-    assert (refused.status_code, refused.json()["code"]) == (409, "stale_base")
-    assert [it["text"] for it in refused.json()["changes"]] == [
-        "A replica silent for 9 s gets no work (was 3)."
-    ]
+    old = {"If-Match": caller.call("get", "policies/main/export/").headers["ETag"]}
+    unsaid = caller.call("post", "policies/main/apply/", {"plan": theirs["plan"]})
+    assert (unsaid.status_code, unsaid.json()["code"]) == (428, "precondition_required")
     asked = {"plan": theirs["plan"]}
+    assert caller.call("post", "policies/main/apply/", asked, **old).status_code == 200
+    changes = ["A replica silent for 9 s gets no work (was 3)."]
+    for base, headers in (
+        ({"base": 2}, {}),  # what was planned on
+        ({"base": 3}, {}),  # what is live: the plan was not made on it
+        ({}, {"If-Match": "*"}),
+        ({}, old),
+    ):
+        body = {"plan": mine["plan"], **base}
+        refused = caller.call("post", "policies/main/apply/", body, **headers)
+        assert (refused.status_code, refused.json()["code"]) == (409, "stale_base")
+        assert [it["text"] for it in refused.json()["changes"]] == changes, (body, headers)
     missed = caller.call("post", "policies/main/apply/", asked, **{"If-Match": '"0000"'})
-    assert missed.status_code == 409
+    assert (missed.status_code, missed.json()["field"]) == (409, "If-Match")
 
 
 def test_an_unsound_document_is_not_kept(world: World) -> None:
@@ -95,7 +105,7 @@ def test_plans_end_after_an_hour_and_are_bounded(world: World) -> None:
     caller = Caller(world, "ana")
     plan = planned(caller, outage={"store_away": "closed"}).json()
     PolicyPlan.objects.update(created_at=timezone.now() - PLAN_KEPT - timedelta(seconds=1))
-    late = caller.call("post", "policies/main/apply/", {"plan": plan["plan"]})
+    late = caller.call("post", "policies/main/apply/", {"plan": plan["plan"], "base": 2})
     assert (late.status_code, late.json()["hint"]) == (404, "Plan anew.")
     template = PolicyPlan.objects.get()
     PolicyPlan.objects.bulk_create(
@@ -115,6 +125,8 @@ def test_versions_are_compared_and_absent_ones_are_not_found(world: World) -> No
     assert {"kind": "add", "text": '  "note": "version 2",'} in found["lines"]
     assert caller.call("get", "policies/main/diff/1..9/").status_code == 404
     assert caller.call("get", "policies/none/export/").status_code == 404
+    chosen = caller.call("get", "policies/main/export/?version=1")
+    assert (chosen.status_code, chosen.json()["field"]) == (400, "version")
 
 
 def test_only_publishers_plan_and_apply(world: World) -> None:
@@ -122,10 +134,10 @@ def test_only_publishers_plan_and_apply(world: World) -> None:
         caller = Caller(world, name)
         body = {"document": {"name": "main"}}
         assert caller.call("post", "policies/main/plan/", body).status_code == status
-        applied = caller.call("post", "policies/main/apply/", {"plan": str(uuid4())})
+        applied = caller.call("post", "policies/main/apply/", {"plan": str(uuid4()), "base": 2})
         assert applied.status_code == status
     ana = Caller(world, "ana")
-    unknown = ana.call("post", "policies/main/apply/", {"plan": str(uuid4())})
+    unknown = ana.call("post", "policies/main/apply/", {"plan": str(uuid4()), "base": 2})
     assert unknown.status_code == 404
     wrong = ana.call("post", "policies/main/apply/", {"plan": "x"})
     assert (wrong.status_code, wrong.json()["field"]) == (400, "plan")
