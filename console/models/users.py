@@ -6,6 +6,7 @@ What a role may do is decided in `console.accounts.selectors`.
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
+from django.db.models.functions import Lower
 
 
 class Role(models.TextChoices):
@@ -37,6 +38,8 @@ class User(AbstractUser):
 
     class Meta(AbstractUser.Meta):
         constraints = [
+            # two names that differ in case alone would be taken for each other
+            models.UniqueConstraint(Lower("username"), name="user_name_once_in_any_case"),
             models.CheckConstraint(
                 condition=models.Q(role__in=Role.values), name="user_role_known"
             ),

@@ -37,7 +37,9 @@ COLUMNS = (
 class TenantForm(ServiceForm):
     """A new tenant."""
 
-    slug = forms.SlugField(max_length=MAX_SLUG_CHARS, help_text="In addresses; never changes.")
+    slug = forms.SlugField(
+        max_length=MAX_SLUG_CHARS, help_text="In addresses, in small letters; never changes."
+    )
     name = forms.CharField(max_length=200)
     timezone = forms.ChoiceField(
         label="Time zone",

@@ -37,6 +37,7 @@ def create_tenant(
 
     Raises `InvalidInput` with the field, or `Conflict` when the slug is taken.
     """
+    _check_slug(slug)
     check_models(allowed_models)
     _check_timezone(timezone)
     row = Tenant(
@@ -120,6 +121,7 @@ def restore_tenant(*, tenant_id: int, actor: Actor, reason: str = "") -> None:
 @transaction.atomic
 def create_project(*, tenant_id: int, slug: str, name: str, actor: Actor) -> int:
     """Add a project; returns the id. Raises `NotFound`, `InvalidInput` or `Conflict`."""
+    _check_slug(slug)
     _locked(tenant_id)
     row = Project(tenant_id=tenant_id, slug=slug, name=name)
     save_valid(row, taken="The tenant has a project with this slug.", field="slug")
@@ -231,6 +233,15 @@ def check_models(names: Sequence[str]) -> None:
         raise InvalidInput("A model is named twice.", field="allowed_models")
     if unknown := unknown_models(names):
         raise no_such_model(unknown[0], "allowed_models")
+
+
+def _check_slug(slug: str) -> None:
+    if slug != slug.lower():
+        raise InvalidInput(
+            "A slug has no capital letters: ACME would be taken for acme.",
+            field="slug",
+            hint=f"Say {slug.lower()}, unless that is another one.",
+        )
 
 
 def _check_timezone(name: str) -> None:
