@@ -3,6 +3,8 @@
 One exception family, mapped once to HTTP and to form errors.
 """
 
+MAX_CURSOR_CHARS = 600  # a few key parts, the longest a 200-character name
+
 
 class DomainError(Exception):
     """A refusal a caller can act on.
@@ -28,6 +30,15 @@ class InvalidInput(DomainError):  # noqa: N818 - named for what it says, not for
 
     code = "invalid"
     status = 422
+
+
+class BadCursor(InvalidInput):
+    """A place in a list that no list of ours named, on pages and over REST alike."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This page address is not one of ours.", field="after", hint="Start at the first page."
+        )
 
 
 class NotFound(DomainError):  # noqa: N818

@@ -19,7 +19,7 @@ def save_valid(row: models.Model, *, taken: str, field: str = "") -> None:
     try:
         row.full_clean(validate_unique=False, validate_constraints=False)
     except ValidationError as error:
-        raise _invalid(error) from error
+        raise _invalid(error, row) from error
     try:
         with transaction.atomic():
             row.save()
@@ -27,9 +27,14 @@ def save_valid(row: models.Model, *, taken: str, field: str = "") -> None:
         raise _refused(error, taken, field) from error
 
 
-def _invalid(error: ValidationError) -> InvalidInput:
+def _invalid(error: ValidationError, row: models.Model) -> InvalidInput:
     name, messages = next(iter(error.message_dict.items()))
-    return InvalidInput(messages[0], field="" if name == NON_FIELD_ERRORS else name)
+    if name == NON_FIELD_ERRORS:
+        return InvalidInput(messages[0])
+    field = row._meta.get_field(name)
+    field = getattr(field, "base_field", field)  # of an array, what it holds
+    offered = ", ".join(str(value) for value, _label in getattr(field, "flatchoices", ()))
+    return InvalidInput(messages[0], field=name, hint=f"One of: {offered}." if offered else "")
 
 
 def _refused(error: IntegrityError, taken: str, field: str) -> Conflict | InvalidInput:

@@ -19,6 +19,7 @@ from console.accounts.selectors import Permission, actor_of, require
 from console.errors import InvalidInput
 from console.rest.fields import (
     InstantField,
+    OfferedField,
     OutSerializer,
     PageQuery,
     StrictFlag,
@@ -118,7 +119,7 @@ class CapacityLimitSerializer(OutSerializer):
 class CapacityLimitName(StrictSerializer):
     """Which limit."""
 
-    dimension = serializers.ChoiceField(choices=LIMITED)
+    dimension = OfferedField(choices=LIMITED)
 
 
 class CapacityLimitRequest(CapacityLimitName):

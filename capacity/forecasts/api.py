@@ -7,7 +7,7 @@ from rest_framework.response import Response
 from capacity.forecasts import selectors, services
 from capacity.models.forecast import MEASURES
 from console.accounts.selectors import Permission, actor_of, require
-from console.rest.fields import InstantField, OutSerializer, PageQuery
+from console.rest.fields import InstantField, OfferedField, OutSerializer, PageQuery
 from console.rest.schema import endpoint, page_of
 from console.rest.views import Endpoint, shown
 
@@ -39,7 +39,7 @@ class ForecastSerializer(OutSerializer):
     )
     tenant = serializers.CharField(help_text="Empty: all tenants together")
     model = serializers.CharField()
-    measure = serializers.ChoiceField(choices=MEASURES)
+    measure = OfferedField(choices=MEASURES)
     horizon_h = serializers.IntegerField()
     as_of = InstantField(help_text="End of the history that it was made from")
     history_h = serializers.IntegerField()
@@ -66,7 +66,7 @@ class ForecastQuery(PageQuery):
     )
     tenant = serializers.CharField(required=False, default="", max_length=64)
     model = serializers.CharField(required=False, default="", max_length=200)
-    measure = serializers.ChoiceField(choices=MEASURES, required=False, default="")
+    measure = OfferedField(choices=MEASURES, required=False, default="")
     horizon_h = serializers.IntegerField(
         required=False, default=0, help_text="1 or 24; default: both"
     )

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from capacity.lab.rules import Inputs, answer
 from capacity.simulation.catalogue import PROFILES, named
 from console.accounts.selectors import Permission, require
-from console.rest.fields import OutSerializer, StrictInteger, StrictSerializer
+from console.rest.fields import OfferedField, OutSerializer, StrictInteger, StrictSerializer
 from console.rest.schema import endpoint
 from console.rest.views import Endpoint, shown
 
@@ -18,7 +18,7 @@ from console.rest.views import Endpoint, shown
 class LabRequest(StrictSerializer):
     """A demand and a fleet. Ratios are 0 to 1; `growth` multiplies the rate."""
 
-    profile = serializers.ChoiceField(choices=sorted(PROFILES))
+    profile = OfferedField(choices=sorted(PROFILES))
     replicas = StrictInteger(min_value=1, max_value=10_000)
     domains = StrictInteger(min_value=1, max_value=16)
     rate_rps = serializers.FloatField(min_value=0.01, max_value=100_000)

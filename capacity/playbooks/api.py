@@ -9,6 +9,7 @@ from capacity.playbooks import selectors, services
 from console.accounts.selectors import Permission, actor_of, require
 from console.rest.fields import (
     InstantField,
+    OfferedField,
     OutSerializer,
     PageQuery,
     StrictInteger,
@@ -92,7 +93,7 @@ class PlaybookRunDetailSerializer(OutSerializer):
 class PlaybookModeRequest(StrictSerializer):
     """Off, dry run, ask first or armed."""
 
-    mode = serializers.ChoiceField(choices=PlaybookMode.values)
+    mode = OfferedField(choices=PlaybookMode.values)
     reason = StrictText(max_length=300, required=False, default="", allow_blank=True)
 
 

@@ -13,6 +13,7 @@ from capacity.reports.download import download
 from console.accounts.selectors import Permission, actor_of, require
 from console.rest.fields import (
     InstantField,
+    OfferedField,
     OutSerializer,
     PageQuery,
     StrictFlag,
@@ -44,7 +45,7 @@ class ReportScheduleRequest(StrictSerializer):
 
     timezone = StrictText(max_length=64)
     at_time = serializers.TimeField(input_formats=["%H:%M"])
-    cadence = serializers.ChoiceField(choices=("daily", "weekly"), default="daily")
+    cadence = OfferedField(choices=("daily", "weekly"), default="daily")
     weekday = StrictInteger(min_value=0, max_value=6, default=0)
     recipients = serializers.ListField(
         child=StrictText(max_length=254), max_length=services.RECIPIENTS_MAX, default=list

@@ -31,6 +31,7 @@ from capacity.rollouts.services.acts import Plan
 from console.accounts.selectors import Permission, actor_of, require
 from console.rest.fields import (
     InstantField,
+    OfferedField,
     OutSerializer,
     PageQuery,
     StrictInteger,
@@ -137,7 +138,7 @@ class RolloutsQuery(PageQuery):
     """Which rollouts."""
 
     pool = serializers.CharField(required=False, default="", max_length=120)
-    state = serializers.ChoiceField(required=False, default="", choices=STATES)
+    state = OfferedField(required=False, default="", choices=STATES)
 
 
 class RolloutRequest(StrictSerializer):
@@ -170,9 +171,7 @@ class RolloutRequest(StrictSerializer):
     judge_limit_s = StrictInteger(
         required=False, default=DEFAULT_LIMIT_S, min_value=0, max_value=MOST_S
     )
-    on_too_few = serializers.ChoiceField(
-        required=False, default=OnTooFew.GO_ON.value, choices=OnTooFew.values
-    )
+    on_too_few = OfferedField(required=False, default=OnTooFew.GO_ON.value, choices=OnTooFew.values)
     most_ttft_ratio = serializers.FloatField(
         required=False, default=DEFAULT_TTFT_RATIO, min_value=1, max_value=MOST_TTFT_RATIO
     )

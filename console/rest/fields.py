@@ -7,8 +7,10 @@ from typing import Any
 
 from rest_framework import serializers
 
+from console.errors import MAX_CURSOR_CHARS, BadCursor
 from console.rest.money import nanousd_of, usd_text
 
+_MOST_SHOWN = 80  # of a value that is refused
 _OFFSET = re.compile(r"(?:[Zz]|[+-]\d\d:?\d\d)$")
 
 
@@ -108,8 +110,33 @@ class OutSerializer(serializers.Serializer[Any]):
     """An output read from a frozen value's attributes."""
 
 
+class CursorField(serializers.CharField):
+    """The `next` of an earlier page; whatever cannot be one raises `BadCursor`, as a list would."""
+
+    def run_validation(self, data: Any = serializers.empty) -> Any:
+        """The text as it is."""
+        if isinstance(data, str) and not (data.isprintable() and 0 < len(data) <= MAX_CURSOR_CHARS):
+            raise BadCursor
+        return super().run_validation(data)
+
+
+class OfferedField(serializers.ChoiceField):
+    """One of `choices`; a refusal lists them."""
+
+    default_error_messages = {"invalid_choice": "{input} is none of: {offered}."}
+
+    def to_internal_value(self, data: Any) -> Any:
+        """The choice. Raises `ValidationError`."""
+        if data == "" and self.allow_blank:
+            return ""
+        if not isinstance(data, str) or data not in self.choices:
+            offered = ", ".join(str(one) for one in self.choices if one != "")
+            self.fail("invalid_choice", input=repr(data)[:_MOST_SHOWN], offered=offered)
+        return data
+
+
 class PageQuery(StrictSerializer):
     """Keyset paging: `after` is the `next` of the page before."""
 
-    after = serializers.CharField(required=False, max_length=200)
+    after = CursorField(required=False)
     limit = serializers.IntegerField(required=False, default=50, min_value=1, max_value=200)

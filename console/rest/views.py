@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
-from console.errors import DomainError
+from console.errors import BadCursor, DomainError
 from console.models import User
 from console.rest.fields import OutSerializer, StrictSerializer
 from console.rest.requests import StrictJSONParser, request_id_of
@@ -93,11 +93,11 @@ def fields_named(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def key_before(after: str | None) -> int | None:
-    """The numeric key of `after`. Raises `ParseError` when it is no `next` of ours."""
+    """The numeric key of `after`. Raises `BadCursor` when it is no `next` of ours."""
     if after is None:
         return None
     if not after.isascii() or not after.isdigit() or len(after) > 18:
-        raise ParseError("`after` is the `next` of an earlier page.")
+        raise BadCursor
     return int(after)
 
 

@@ -15,13 +15,12 @@ from typing import Any, Generic, TypeVar
 from django.core.exceptions import FieldDoesNotExist, ValidationError
 from django.db.models import Model, Q, QuerySet
 
-from console.errors import InvalidInput
+from console.errors import MAX_CURSOR_CHARS, BadCursor, InvalidInput
 
 PAGE_SIZES = (50, 100, 200)
 DEFAULT_LIMIT = PAGE_SIZES[0]
 MAX_LIMIT = PAGE_SIZES[-1]  # bounds memory and response size of one page
 MAX_ID_DIGITS = 18  # below the largest bigint
-MAX_CURSOR_CHARS = 600  # a few key parts, the longest a 200-character name
 
 M = TypeVar("M", bound=Model)
 T = TypeVar("T")
@@ -78,14 +77,14 @@ def encode_cursor(values: Iterable[object]) -> str:
 def decode_cursor(text: str, parts: int) -> list[str]:
     """Inverse of `encode_cursor`; raises `InvalidInput` for anything it did not make."""
     if len(text) > MAX_CURSOR_CHARS:
-        raise _bad_cursor()
+        raise BadCursor()
     try:
         values = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (ValueError, binascii.Error, UnicodeError) as error:
-        raise _bad_cursor() from error
+        raise BadCursor() from error
     is_ours = isinstance(values, list) and len(values) == parts
     if not is_ours or not all(isinstance(value, str) for value in values):
-        raise _bad_cursor()
+        raise BadCursor()
     return [str(value) for value in values]
 
 
@@ -126,16 +125,10 @@ def _value(model: type[Model], name: str, text: str) -> Any:
         field = model._meta.pk if name == "pk" else model._meta.get_field(name)
         value = field.to_python(text) if hasattr(field, "to_python") else None
     except (ValidationError, FieldDoesNotExist, ValueError, OverflowError) as error:
-        raise _bad_cursor() from error
+        raise BadCursor() from error
     if value is None:
-        raise _bad_cursor()
+        raise BadCursor()
     return value
-
-
-def _bad_cursor() -> InvalidInput:
-    return InvalidInput(
-        "This page address is not one of ours.", field="after", hint="Start at the first page."
-    )
 
 
 __all__ = [

@@ -9,6 +9,7 @@ from rest_framework.response import Response
 from console.accounts.selectors import Permission, actor_of, require
 from console.rest.fields import (
     InstantField,
+    OfferedField,
     OutSerializer,
     PageQuery,
     StrictInteger,
@@ -61,9 +62,9 @@ class OverridesQuery(PageQuery):
 class OverrideRequest(StrictSerializer):
     """What to set, for how long, and why: `reason` is told to the callers that it touches."""
 
-    kind = serializers.ChoiceField(choices=[kind.value for kind in OverrideKind])
+    kind = OfferedField(choices=[kind.value for kind in OverrideKind])
     tenant = StrictText(max_length=63, required=False, default="", allow_blank=True)
-    work_class = serializers.ChoiceField(
+    work_class = OfferedField(
         choices=[item.value for item in WorkClass], required=False, allow_null=True, default=None
     )
     model = StrictText(max_length=200, required=False, default="", allow_blank=True)

@@ -6,6 +6,7 @@ from rest_framework.response import Response
 
 from console.accounts.selectors import Permission, actor_of, require
 from console.rest.fields import (
+    OfferedField,
     OutSerializer,
     PageQuery,
     StrictInteger,
@@ -50,11 +51,11 @@ class ObjectiveStateSerializer(ObjectiveSerializer):
 class ObjectiveRequest(StrictSerializer):
     """What to promise."""
 
-    work_class = serializers.ChoiceField(
+    work_class = OfferedField(
         choices=["", *[item.value for item in WorkClass]], required=False, default=""
     )
     model = StrictText(max_length=200, required=False, default="", allow_blank=True)
-    metric = serializers.ChoiceField(choices=[TTFT, E2E])
+    metric = OfferedField(choices=[TTFT, E2E])
     threshold_ms = StrictInteger(min_value=1, max_value=600_000)
     target_ratio = serializers.FloatField(min_value=0.5, max_value=0.9999)
     reason = StrictText(max_length=500, required=False, default="", allow_blank=True)

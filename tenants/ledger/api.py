@@ -14,6 +14,7 @@ from console.accounts.selectors import (
 from console.errors import NotFound
 from console.rest.fields import (
     InstantField,
+    OfferedField,
     OutSerializer,
     PageQuery,
     StrictSerializer,
@@ -102,7 +103,7 @@ class UsageQuery(PageQuery):
     key_id = serializers.IntegerField(required=False, min_value=1)
     project_id = serializers.IntegerField(required=False, min_value=1)
     model = serializers.CharField(required=False, max_length=200)
-    status = serializers.ChoiceField(required=False, choices=[item.value for item in RequestStatus])
+    status = OfferedField(required=False, choices=[item.value for item in RequestStatus])
     with_void = serializers.BooleanField(required=False, default=False)
 
 

@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from console.errors import NotFound
 from console.rest.fields import (
     InstantField,
+    OfferedField,
     OutSerializer,
     PageQuery,
     StrictSerializer,
@@ -60,7 +61,7 @@ class RefusalSerializer(OutSerializer):
 class RefusalQuery(PageQuery):
     """Which refusals to list."""
 
-    code = serializers.ChoiceField(required=False, choices=[reason.value for reason in Reason])
+    code = OfferedField(required=False, choices=[reason.value for reason in Reason])
 
 
 class UsagePointSerializer(OutSerializer):
@@ -79,10 +80,10 @@ class UsagePointSerializer(OutSerializer):
 class UsageSeriesQuery(StrictSerializer):
     """The last 60 minutes, 24 hours or 30 days (of the tenant's zone), divided or not."""
 
-    step = serializers.ChoiceField(
+    step = OfferedField(
         required=False, default=Step.MINUTE.value, choices=[step.value for step in Step]
     )
-    by = serializers.ChoiceField(required=False, choices=list(_GROUPS))
+    by = OfferedField(required=False, choices=list(_GROUPS))
 
 
 class Refusals(Endpoint):

@@ -13,6 +13,7 @@ from console.accounts.selectors import Caller, Permission, actor_of, require
 from console.errors import InvalidInput
 from console.rest.fields import (
     InstantField,
+    OfferedField,
     OutSerializer,
     StrictInteger,
     StrictSerializer,
@@ -97,12 +98,12 @@ class LimitSerializer(OutSerializer):
 class LimitName(StrictSerializer):
     """Which limit: a scope with its subject, a dimension and a window."""
 
-    scope = serializers.ChoiceField(choices=_SCOPES)
-    dimension = serializers.ChoiceField(choices=_DIMENSIONS)
-    window = serializers.ChoiceField(choices=_WINDOWS)
+    scope = OfferedField(choices=_SCOPES)
+    dimension = OfferedField(choices=_DIMENSIONS)
+    window = OfferedField(choices=_WINDOWS)
     key_id = StrictInteger(required=False, min_value=1)
     model = StrictText(required=False, max_length=200)
-    work_class = serializers.ChoiceField(required=False, choices=_CLASSES)
+    work_class = OfferedField(required=False, choices=_CLASSES)
     resource = StrictText(required=False, max_length=100)
 
 
@@ -125,12 +126,12 @@ class LimitRequest(LimitName):
 class LimitRemoval(StrictSerializer):
     """Which limit to remove, as query parameters."""
 
-    scope = serializers.ChoiceField(choices=_SCOPES)
-    dimension = serializers.ChoiceField(choices=_DIMENSIONS)
-    window = serializers.ChoiceField(choices=_WINDOWS)
+    scope = OfferedField(choices=_SCOPES)
+    dimension = OfferedField(choices=_DIMENSIONS)
+    window = OfferedField(choices=_WINDOWS)
     key_id = serializers.IntegerField(required=False, min_value=1)
     model = serializers.CharField(required=False, max_length=200)
-    work_class = serializers.ChoiceField(required=False, choices=_CLASSES)
+    work_class = OfferedField(required=False, choices=_CLASSES)
     resource = serializers.CharField(required=False, max_length=100)
 
 

@@ -13,6 +13,7 @@ from console.accounts.selectors import Permission, actor_of, require
 from console.errors import InvalidInput
 from console.rest.fields import (
     InstantField,
+    OfferedField,
     OutSerializer,
     PageQuery,
     StrictInteger,
@@ -128,11 +129,11 @@ class QuotaCaseSerializer(QuotaRequestSerializer):
 class AskRequest(StrictSerializer):
     """Which limit, to how much, why, and until when (null: for good)."""
 
-    scope = serializers.ChoiceField(choices=list(ASKED_SCOPES))
-    dimension = serializers.ChoiceField(choices=[item.value for item in Dimension])
-    window = serializers.ChoiceField(choices=[item.value for item in WindowKind])
+    scope = OfferedField(choices=list(ASKED_SCOPES))
+    dimension = OfferedField(choices=[item.value for item in Dimension])
+    window = OfferedField(choices=[item.value for item in WindowKind])
     model = StrictText(required=False, max_length=200)
-    work_class = serializers.ChoiceField(required=False, choices=[item.value for item in WorkClass])
+    work_class = OfferedField(required=False, choices=[item.value for item in WorkClass])
     resource = StrictText(required=False, max_length=100)
     amount = StrictInteger(required=False, min_value=1)
     amount_usd = UsdField(required=False)
@@ -158,7 +159,7 @@ class RefuseRequest(StrictSerializer):
 class OwnRequestsQuery(PageQuery):
     """Which requests to list."""
 
-    state = serializers.ChoiceField(required=False, choices=_STATES)
+    state = OfferedField(required=False, choices=_STATES)
 
 
 class RequestsQuery(OwnRequestsQuery):

@@ -10,6 +10,7 @@ from console.errors import InvalidInput
 from console.rest.authentication import TokenAuthentication
 from console.rest.fields import (
     InstantField,
+    OfferedField,
     OutSerializer,
     PageQuery,
     StrictSerializer,
@@ -73,7 +74,7 @@ class TaskQuery(PageQuery):
     tenant = serializers.SlugField(required=False, max_length=63)
     task_kind = serializers.CharField(required=False, max_length=64)
     task_id = serializers.CharField(required=False, max_length=120)
-    outcome = serializers.ChoiceField(required=False, choices=[*_OUTCOMES, selectors.OPEN])
+    outcome = OfferedField(required=False, choices=[*_OUTCOMES, selectors.OPEN])
 
 
 class OutcomeRequest(StrictSerializer):
@@ -81,7 +82,7 @@ class OutcomeRequest(StrictSerializer):
 
     tenant = StrictText(max_length=63, required=False, default="", allow_blank=True)
     task_id = StrictText(max_length=120)
-    outcome = serializers.ChoiceField(choices=_OUTCOMES)
+    outcome = OfferedField(choices=_OUTCOMES)
     score_ratio = serializers.FloatField(
         required=False, allow_null=True, default=None, min_value=0, max_value=1
     )

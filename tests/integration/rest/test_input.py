@@ -79,6 +79,27 @@ def test_an_objective_of_a_model_that_there_is_not_is_refused_by_name(world):
     assert (known.status_code, known.json()["model"]) == (200, "llama-8b")
 
 
+def test_a_choice_that_is_not_offered_is_refused_with_those_that_are(world):
+    caller = Caller(world, "ada")
+    limit = caller.call("put", "tenants/acme/limits/", {**LIMIT, "window": "year"}).json()
+    assert limit["title"].startswith("window: 'year' is none of: ")
+    assert all(f" {one}" in limit["title"] for one in ("m,", "d,", "mo"))
+    member = {"username": "nobody", "role": "boss"}
+    role = caller.call("post", "tenants/acme/members/", member).json()
+    assert (role["field"], role["hint"]) == ("role", "One of: tenant_admin, tenant_viewer.")
+    grants = caller.call("post", "users/", {**NEW_USER, "grants": ["everything"]}).json()
+    assert grants["hint"].startswith("One of: policy.publish, ")
+
+
+def test_names_that_differ_in_case_alone_are_refused(world):
+    caller = Caller(world, "ada")
+    taken = caller.call("post", "users/", {**NEW_USER, "username": "TINA"})
+    assert (taken.status_code, taken.json()["field"]) == (409, "username")
+    for path in ("tenants/", "tenants/acme/projects/"):
+        slug = caller.call("post", path, {"slug": "ACME", "name": "Acme"})
+        assert (slug.status_code, slug.json()["field"]) == (422, "slug")
+
+
 def test_an_anchor_that_the_window_does_not_take_is_refused_by_name(world):
     caller = Caller(world, "ada")
     for anchor, field in (
