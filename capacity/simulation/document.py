@@ -37,6 +37,7 @@ from routing.contracts.snapshot import Limit, Price
 MOST_REPLICAS: Final = 10_000
 MOST_VIRTUAL_S: Final = 31 * 86_400.0
 MOST_GATEWAYS: Final = 64
+MOST_RATE_PER_S: Final = 1e6  # of one stream; more than a gateway's core decides by far
 
 _Spec = TypeVar("_Spec", PolicySpec, ClientSpec)
 
@@ -148,7 +149,10 @@ def read_document(raw: bytes) -> Document:
             "fleet: replicas",
         ),
         (bool(document.workload or document.traces), "workload: a stream or a trace is needed"),
-        (all(part.rate_per_s > 0 for part in document.workload), "workload: rate_per_s above 0"),
+        (
+            all(0 < part.rate_per_s <= MOST_RATE_PER_S for part in document.workload),
+            f"workload: rate_per_s above 0, at most {MOST_RATE_PER_S:.0f}",
+        ),
     )
     for holds, text in checks:
         if not holds:

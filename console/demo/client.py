@@ -26,9 +26,13 @@ class GatewayAddress:
 
     @classmethod
     def from_url(cls, url: str) -> "GatewayAddress":
-        """Of `http://host:port`, or https. Raises ValueError for anything else."""
+        """Of `http://host:port`, or https, also with the `/v1` that clients are told.
+
+        Raises ValueError for anything else.
+        """
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
+        is_web = parts.scheme in ("http", "https") and parts.path.strip("/") in ("", "v1")
+        if not is_web or not parts.hostname:
             raise ValueError("the address must look like http://127.0.0.1:8100")
         is_tls = parts.scheme == "https"
         return cls(parts.hostname, parts.port or (443 if is_tls else 80), is_tls)

@@ -17,6 +17,7 @@ import redis
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
+from capacity.simulation.document import DocumentError
 from console.demo.client import GatewayAddress
 from console.demo.traffic import (
     TRACE,
@@ -107,7 +108,10 @@ class Command(BaseCommand):
             "traces": [{"form": options["form"], "file": path.name}],
         }
         raw = json.dumps(document, sort_keys=True).encode()
-        report = report_of(raw, path.parent, changes={}, is_quiet=options["quiet"])
+        try:
+            report = report_of(raw, path.parent, changes={}, is_quiet=options["quiet"])
+        except DocumentError as error:
+            raise CommandError(str(error)) from error
         self.stdout.write(json.dumps(report, indent=1, sort_keys=True))
         if not report["is_whole"]:
             sys.exit(STOPPED)

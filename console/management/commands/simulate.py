@@ -54,9 +54,12 @@ class Command(BaseCommand):
         changes = {
             name: options[name] for name in ("seed", "until_s") if options.get(name) is not None
         }
-        report = report_of(
-            raw, options["scenario"].parent, changes=changes, is_quiet=options["quiet"]
-        )
+        try:
+            report = report_of(
+                raw, options["scenario"].parent, changes=changes, is_quiet=options["quiet"]
+            )
+        except DocumentError as error:
+            raise CommandError(f"{options['scenario']}: {error}") from error
         self.stdout.write(json.dumps(report, indent=1, sort_keys=True))
         if not report["is_whole"]:
             sys.exit(STOPPED)
@@ -67,7 +70,8 @@ def report_of(
 ) -> dict[str, Any]:
     """Run a document whose files are in `folder`; `is_whole` is false when it was stopped.
 
-    Raises `CommandError` for a document, a profile or a trace that cannot be used.
+    Raises `DocumentError` for the document, `CommandError` for a profile or a trace that cannot be
+    used.
     """
     inputs = {"scenario": hashlib.sha256(raw).hexdigest()}
     try:
@@ -78,7 +82,7 @@ def report_of(
         streams += [_trace(part, folder, blocks, document, inputs) for part in document.traces]
         run = Run(scenario, merged(*streams), document.seed)
         is_whole, cpu_s = _drive(run, is_quiet=is_quiet)
-    except (DocumentError, traces.TraceError) as error:
+    except traces.TraceError as error:
         raise CommandError(str(error)) from error
     report = run.report()
     report["inputs"] = inputs

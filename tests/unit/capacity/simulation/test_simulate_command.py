@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+STREAM = {"rate_per_s": 5, "input": {"mean": 300, "cv": 1}, "output": {"mean": 20}}
 DOCUMENT: dict[str, Any] = {
     "until_s": 20,
     "seed": 7,
@@ -20,7 +21,7 @@ DOCUMENT: dict[str, Any] = {
     "policy": {"route": "predicted", "order": "vtc"},
     "clients": {"patience_s": 5, "retries": 1},
     "faults": [{"at_s": 5, "replica": "pool-1", "fault": "lost"}],
-    "workload": [{"rate_per_s": 5, "input": {"mean": 300, "cv": 1}, "output": {"mean": 20}}],
+    "workload": [STREAM],
 }
 
 
@@ -65,6 +66,14 @@ def test_trace_file_is_read_and_named_by_its_digest(tmp_path: Path) -> None:
         ({"fleet": [{"profile": "nothing", "replicas": 1}]}, "fleet: no engine profile"),
         ({"fleet": []}, "fleet"),
         ({"workload": []}, "workload"),
+        (
+            {"workload": [{**STREAM, "rate_per_s": 1e308}]},
+            "scenario.json: workload: rate_per_s .* at most",
+        ),
+        (
+            {"workload": [{**STREAM, "rate_per_s": 0}]},
+            "scenario.json: workload: rate_per_s above 0",
+        ),
         ({"policy": {"rout": "core"}}, "policy: no field 'rout'"),
         ({"policy": {"route": "magic"}}, "policy: .*magic"),
         ({"clients": {"patience": 1}}, "clients: no field 'patience'"),
@@ -79,6 +88,14 @@ def test_bad_document_is_refused_by_name(
 ) -> None:
     with pytest.raises(CommandError, match=words):
         simulated(written(tmp_path, **changes))
+
+
+def test_a_broken_document_is_refused_with_its_file_and_where(tmp_path: Path) -> None:
+    path = tmp_path / "cut.json"
+    for text, words in (("", "truncated"), ('{"until_s": 20,', "truncated"), ("{]", r"\(byte 1\)")):
+        path.write_text(text)
+        with pytest.raises(CommandError, match=rf"cut\.json: .*{words}"):
+            simulated(path)
 
 
 def test_a_stopped_run_prints_what_it_saw(tmp_path: Path) -> None:

@@ -22,6 +22,19 @@ CALM = Caller(name="acme", secret="s", model="llama-8b")
 NOISY = Caller(name="globex", secret="s", model="llama-8b", is_noisy=True)
 
 
+@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
+def test_an_address_is_taken_as_up_prints_it(path):
+    assert GatewayAddress.from_url(f"http://127.0.0.1:8100{path}") == GatewayAddress(
+        "127.0.0.1", 8100
+    )
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8100/v2", "ftp://127.0.0.1/v1", "http:///v1"])
+def test_another_address_is_refused(url):
+    with pytest.raises(ValueError, match="must look like http"):
+        GatewayAddress.from_url(url)
+
+
 def test_the_shipped_slice_is_ten_ordered_minutes_of_real_arrivals():
     rows = read_trace()
     assert len(rows) == 2911
