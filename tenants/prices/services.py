@@ -9,6 +9,7 @@ from console.audit.rules import Actor
 from console.audit.services import record
 from console.errors import InvalidInput
 from console.validation import save_valid
+from console.web import units
 from routing.contracts.resources import RESOURCE_NAME_HINT, is_resource_name
 from tenants.directory.selectors import model_id_of
 from tenants.directory.services import push
@@ -197,7 +198,7 @@ def _check_single(
 ) -> None:
     if isinstance(value, bool) or not 0 <= value <= bounds.most:
         raise InvalidInput(
-            f"{what[0].upper()}{what[1:]} costs between 0 and {bounds.most} nano-dollars.",
+            f"{what[0].upper()}{what[1:]} costs between 0 and {units.usd(bounds.most)} USD.",
             field=field,
         )
     if is_doubtful(value, before, bounds.doubtful) and not confirm:
@@ -206,7 +207,7 @@ def _check_single(
             f" {DOUBTFUL_FACTOR} times the one before.",
             field=field,
             code="price_needs_confirmation",
-            hint=f"Check the unit ({what}); repeat with confirm if meant.",
+            hint=f"Check the unit (USD for {what}); repeat with confirm if meant.",
         )
 
 
@@ -223,7 +224,7 @@ def _start(valid_from: datetime | None) -> datetime:
 def _check(rates: Rates, last: PriceRow | None, *, confirm: bool) -> None:
     if name := impossible_field(rates):
         raise InvalidInput(
-            f"A rate lies between 0 and {MAX_NANOUSD} nano-dollars per million tokens.",
+            f"A rate lies between 0 and {units.usd(MAX_NANOUSD)} USD per million tokens.",
             field=name,
         )
     name = doubtful_field(rates, _rates(last) if last else None)
@@ -233,7 +234,7 @@ def _check(rates: Rates, last: PriceRow | None, *, confirm: bool) -> None:
             f" {DOUBTFUL_FACTOR} times the one before.",
             field=name,
             code="price_needs_confirmation",
-            hint="Check the unit (nano-dollars per million tokens); repeat with confirm if meant.",
+            hint="Check the unit (USD per million tokens); repeat with confirm if meant.",
         )
 
 

@@ -13,7 +13,8 @@ from console.audit.rules import SYSTEM, Actor
 from console.audit.services import record
 from console.errors import Conflict, InvalidInput, NotFound
 from console.validation import save_valid
-from routing.contracts.enums import LimitScope
+from console.web import units
+from routing.contracts.enums import Dimension, LimitScope
 from tenants.models import Limit, QuotaRequest, QuotaRequestState, Tenant
 from tenants.quotas.rules import MAX_AMOUNT, anchor_of
 from tenants.quotas.services import set_limit
@@ -57,7 +58,11 @@ def ask_for_more(
             field="limit_id",
             hint="Set it on the limits page, or through PUT limits/.",
         )
-    if isinstance(amount, bool) or not limit.amount < amount <= MAX_AMOUNT:
+    if amount > MAX_AMOUNT:
+        is_money = limit.dimension == Dimension.SPEND_NANOUSD.value
+        most = f"{units.usd(MAX_AMOUNT)} USD" if is_money else units.count(MAX_AMOUNT)
+        raise InvalidInput(f"A limit is at most {most}.", field="amount", hint="Ask for less.")
+    if isinstance(amount, bool) or amount <= limit.amount:
         raise InvalidInput(
             "Ask for more than the present limit.",
             field="amount",

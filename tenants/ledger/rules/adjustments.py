@@ -1,6 +1,7 @@
 """What an operator may correct, and by how much."""
 
 from console.errors import InvalidInput
+from console.web import units
 from tenants.ledger.rules.booking import LATE
 from tenants.ledger.rules.lines import MAX_AMOUNT
 
@@ -25,10 +26,13 @@ def check_adjustment(*, reason: str, note: str, spend_nanousd: int, net_nanousd:
     if len(note) > MAX_NOTE_CHARS:
         raise InvalidInput(f"A note has at most {MAX_NOTE_CHARS} characters.", field="note")
     if spend_nanousd == 0 or abs(spend_nanousd) > MAX_AMOUNT:
-        raise InvalidInput("The amount must not be zero, nor beyond 2^53.", field="spend_nanousd")
+        raise InvalidInput(
+            f"The amount must not be zero, nor beyond {units.usd(MAX_AMOUNT)} USD either way.",
+            field="spend_nanousd",
+        )
     if net_nanousd + spend_nanousd < 0:
         raise InvalidInput(
             "The request would cost less than nothing.",
             field="spend_nanousd",
-            hint=f"At most {net_nanousd} nano-dollars can be taken back.",
+            hint=f"At most {units.usd(net_nanousd)} USD can be taken back.",
         )

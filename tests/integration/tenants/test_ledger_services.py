@@ -129,6 +129,7 @@ def test_request_never_costs_less_than_nothing(gateway: ScriptedGateway, party: 
     with pytest.raises(InvalidInput) as refused:
         take_back(ticket, -101, reason="more")
     assert refused.value.field == "spend_nanousd"
+    assert refused.value.hint == "At most 0.0000001 USD can be taken back."
     assert UsageAdjustment.objects.count() == 1
 
 

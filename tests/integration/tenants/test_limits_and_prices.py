@@ -215,6 +215,7 @@ def test_a_slip_is_asked_about_and_its_repair_is_not(world):
     with pytest.raises(InvalidInput) as refused:
         price(24_000 * USD)
     assert refused.value.code == "price_needs_confirmation"
+    assert "USD per million tokens" in refused.value.hint
     assert price(24_000 * USD, confirm=True) == 2
     assert price(2 * USD) == 3
     assert price_in_force("llama-8b", timezone.now()).output_nanousd == 2 * USD

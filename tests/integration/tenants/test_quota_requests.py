@@ -140,6 +140,13 @@ def test_what_cannot_be_asked_names_its_field(world, body, field):
     assert not QuotaRequest.objects.exists()
 
 
+@pytest.mark.parametrize("amount", [10**17, 10**24])
+def test_an_ask_above_every_limit_is_told_the_bound(world, amount):
+    answer = Manager(world, "tina").call("post", OWN, {**INPUT, "amount": amount, "reason": "why"})
+    told = (answer.status_code, answer.json()["field"], answer.json()["title"])
+    assert told == (422, "amount", "A limit is at most 9,000,000,000,000,000.")
+
+
 def test_a_tenant_never_sees_anothers_requests(world):
     theirs = ask(world, 400_000, slug="globex")
     tina = Manager(world, "tina")

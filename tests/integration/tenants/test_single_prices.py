@@ -115,6 +115,8 @@ def test_a_price_meant_per_hour_is_not_taken_per_second(
     with pytest.raises(InvalidInput) as refused:
         add_pool_price(pool="p-a", gpu_second_nanousd=amount, actor=ACTOR)
     assert (refused.value.field, refused.value.code) == ("gpu_second_nanousd", code)
+    told = f"{refused.value.message} {refused.value.hint}"
+    assert ("USD for a GPU-second" if code != "invalid" else "0 and 1.00 USD") in told
     assert not PoolPrice.objects.exists()
 
 
