@@ -11,6 +11,8 @@ import httpx
 import psycopg
 import redis
 
+from routing.store.packed import read_counter
+
 CALLERS = 4
 QUIET_S = 60.0  # lease 15 s + sweep 5 s, and the restarts before it
 STOCK_ANSWERS = 5
@@ -72,14 +74,12 @@ def calling(stack: Any) -> Iterator[Callers]:
 
 def holds(store: redis.Redis) -> dict[str, int]:
     """Everything that is held anywhere in the store, by counter and dimension."""
-    found = {}
-    for key in store.scan_iter("{b*}:*", count=500):
-        if store.type(key) != b"hash":
-            continue
-        for name, amount in store.hgetall(key).items():
-            if name.endswith(b"_h") and int(amount):
-                found[f"{key.decode()} {name.decode()}"] = int(amount)
-    return found
+    return {
+        f"{key.decode()} {name}": amount
+        for key in store.scan_iter("{b*}:*:[wg]:*", count=500)
+        for name, amount in read_counter(store.get(key)).items()
+        if name.endswith("_h") and amount
+    }
 
 
 def booked(stack: Any, request_ids: list[str]) -> Counter[str]:

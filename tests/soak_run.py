@@ -6,12 +6,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 import psycopg
+import redis
 
+from routing.store import keys
 from tests.billing import PARKED, Bill, check_bill, differences_by_check
 from tests.breaking import FAULTS, orphans, wait_for
 from tests.conftest import ROOT, Stack
@@ -108,7 +111,15 @@ def start_quiet_demo(stack: Stack, *words: str) -> list[Caller]:
     # What is refused later is then a fault's doing, not a replica's that had not started yet.
     wait_for(lambda: _replicas_ready(stack), "every replica ready", READY_S)
     wait_for(lambda: _runs_newest(stack.status()), "published snapshot in force")
+    with closing(redis.Redis.from_url(stack.settings["REDIS_URL"])) as store:
+        wait_for(lambda: _are_open(store), "every counter open", READY_S)
     return callers
+
+
+def _are_open(store: "redis.Redis") -> bool:
+    """Whether every bucket admits: until then tenants are served from gateways' shares."""
+    metas = [keys.bucket_meta(bucket) for bucket in range(keys.BUCKETS)]
+    return all(store.hget(name, "state") == b"ready" for name in metas)
 
 
 def _replicas_ready(stack: Stack) -> bool:

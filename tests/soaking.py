@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import psycopg
 import redis
 
+from routing.store.packed import read_counter
 from tests.conftest import Stack
 
 ANSWER_S = 150.0  # the longest deadline of a request, and some
@@ -372,7 +373,7 @@ def _live(db: "psycopg.Connection[Any]", store: "redis.Redis") -> list[str]:
         closed += meta.get("state") != "ready"
         prefix = f"{{b{bucket}}}:{meta.get('epoch')}:"
         for name in store.scan_iter(f"{prefix}[wg]:*", count=1000):
-            values = {k.decode(): int(v) for k, v in store.hgetall(name).items()}
+            values = read_counter(store.get(name))
             if held := {k: v for k, v in values.items() if k.endswith("_h") and v}:
                 found.append(f"held {name.decode()} {held}")
             if name.decode().startswith(f"{prefix}w:"):

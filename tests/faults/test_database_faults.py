@@ -50,7 +50,8 @@ def _backends(data: Path) -> list[str]:
 
 def copy_of(data: Path, kept: Path) -> None:
     owner = data.stat()
-    shutil.copytree(data, kept, symlinks=True)
+    # A server makes that file anew; one that starts, before it is killed again, may remove it.
+    shutil.copytree(data, kept, symlinks=True, ignore=shutil.ignore_patterns("pg_internal.init"))
     for path in (kept, *kept.rglob("*")):
         os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
     (kept / "postmaster.pid").unlink(missing_ok=True)
