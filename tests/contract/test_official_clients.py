@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from tests.contract.conftest import Served
 from tests.gatewaying import payloads
 from tests.stack import ACME_KEY, ALPHA
+from tests.stack import wait_until
 from tests.upstream import (
     LAST,
     Reset,
@@ -281,6 +282,8 @@ def test_tools_of_messages_come_as_the_engine_sent_them(served: Served) -> None:
     (made,) = whole.content
     assert isinstance(made, ToolUseBlock)
     assert made.input == {"city": "Bern"}
+    # The row is written behind the answer; until then the last one is of an earlier call.
+    wait_until(lambda: served.last_row("messages").input_tokens == 25, 20, "its row")
     row = served.last_row("messages")
     assert (row.input_tokens, row.output_tokens) == (25, 9)
     assert row.usage_source == "reported"
