@@ -11,8 +11,7 @@ from pydantic import BaseModel
 
 from tests.contract.conftest import Served
 from tests.gatewaying import payloads
-from tests.stack import ACME_KEY, ALPHA
-from tests.stack import wait_until
+from tests.stack import ACME_KEY, ALPHA, wait_until
 from tests.upstream import (
     LAST,
     Reset,
