@@ -64,29 +64,38 @@ _inner = msgspec.json.Decoder(_Inner).decode
 
 def chat_usage(counts: Counts) -> Usage | None:
     """Of completions, embeddings and scores: cached input is a part of the input."""
-    if counts.prompt_tokens is None and counts.completion_tokens is None:
-        return None
-    details, more = counts.prompt_tokens_details, counts.completion_tokens_details
-    return _checked(
-        counts.prompt_tokens or 0,
-        (details.cached_tokens or 0) if details else 0,
-        counts.completion_tokens or 0,
-        (more.reasoning_tokens or 0) if more else 0,
-        (details.cache_write_tokens or 0) if details else 0,
+    return _stated(
+        counts.prompt_tokens,
+        counts.prompt_tokens_details,
+        counts.completion_tokens,
+        counts.completion_tokens_details,
     )
 
 
 def responses_usage(counts: Counts) -> Usage | None:
     """Of the Responses API: the same figures under newer names."""
-    if counts.input_tokens is None and counts.output_tokens is None:
+    return _stated(
+        counts.input_tokens,
+        counts.input_tokens_details,
+        counts.output_tokens,
+        counts.output_tokens_details,
+    )
+
+
+def _stated(
+    given: int | None,
+    of_it: _InputDetails | None,
+    output: int | None,
+    of_output: _OutputDetails | None,
+) -> Usage | None:
+    if given is None and output is None:
         return None
-    details, more = counts.input_tokens_details, counts.output_tokens_details
     return _checked(
-        counts.input_tokens or 0,
-        (details.cached_tokens or 0) if details else 0,
-        counts.output_tokens or 0,
-        (more.reasoning_tokens or 0) if more else 0,
-        (details.cache_write_tokens or 0) if details else 0,
+        given or 0,
+        (of_it.cached_tokens or 0) if of_it else 0,
+        output or 0,
+        (of_output.reasoning_tokens or 0) if of_output else 0,
+        (of_it.cache_write_tokens or 0) if of_it else 0,
     )
 
 
