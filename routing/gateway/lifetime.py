@@ -94,9 +94,10 @@ async def _serve_when_ready(gateway: Gateway) -> asyncio.Server | None:
         wait.cancel()
     if gateway.walk is None:
         return None
-    listener = gateway.listener = Listener(gateway.walk, gateway)
+    listener = Listener(gateway.walk, gateway)
     config = gateway.config
     server = await _listen(listener, config.host, config.port, reuse_port=True)
+    gateway.listener = listener
     gc.collect()
     gc.freeze()  # what the start made is never garbage: do not look at it again
     gc.set_threshold(*GC_THRESHOLDS)

@@ -113,6 +113,8 @@ class Gateway:
             return "draining"
         if self.walk is None:
             return "no snapshot yet"
+        if self.listener is None:
+            return "the port is not open yet"
         if self.mode is StoreMode.CLOSED and not self.store.is_split:
             return "the store is away and the policy's outage time has passed"
         return ""

@@ -1,5 +1,6 @@
 """The gateway process: snapshots, start without the store, drain, status, frames, metrics."""
 
+import asyncio
 import json
 import os
 import signal
@@ -18,6 +19,9 @@ import redis
 from routing.contracts.process import GatewayStatus, decode_gateway_status
 from routing.contracts.slices import SliceDelta, decode_frame
 from routing.contracts.snapshot import encode_snapshot
+from routing.gateway import lifetime
+from routing.gateway.config import from_environment
+from routing.gateway.process import Gateway
 from routing.store import keys
 from telemetry.slos.rules import ObjectiveView, judge, whole
 from telemetry.stats.windows import SliceSum
@@ -42,6 +46,32 @@ from tests.upstream import Script, Seen, UpstreamThread, json_script, stream_scr
 def status_of(store: "redis.Redis[bytes]", name: str = "g0") -> GatewayStatus | None:
     raw = store.hget(keys.GATEWAYS, name)
     return decode_gateway_status(raw) if raw else None
+
+
+def test_ready_means_that_the_port_is_open(tmp_path: Path) -> None:
+    """It said ready with its snapshot: a caller that believed it was refused a connection."""
+    port = free_port()
+    config = from_environment(
+        {
+            "REDIS_URL": f"redis://127.0.0.1:{free_port()}/0",
+            "HEADRACE_STATE": str(tmp_path),
+            "HEADRACE_KEY_PEPPER": PEPPER,
+            "HEADRACE_GATEWAY_PORT": str(port),
+        }
+    )
+
+    async def said() -> list[str]:
+        gateway = Gateway(config, make_snapshot([("127.0.0.1", 1)]))
+        before = gateway.why_not_ready
+        server = await lifetime._serve_when_ready(gateway)
+        assert server is not None
+        after = gateway.why_not_ready
+        server.close()
+        return [before, after]
+
+    before, after = asyncio.run(said())
+    assert before == "the port is not open yet"
+    assert after != before
 
 
 def test_a_published_snapshot_is_in_force_and_acknowledged_within_a_second(
