@@ -7,10 +7,10 @@ answers are the gateways' to judge.
 import ipaddress
 import re
 import socket
-import ssl
 from collections.abc import Collection, Mapping
 
 from capacity.drivers.base import DriverError, Observed, ReplicaStatus
+from routing.contracts.reach import is_public, reach_of
 
 SETTINGS = frozenset(("api", "upstream_model", "path_prefix"))
 STYLES = ("openai", "anthropic")
@@ -44,23 +44,6 @@ def check_provider(
             )
 
 
-def is_public(host: str) -> bool:
-    """Whether a host may be called: a name (looked up at each connection) or a public address.
-
-    Addresses are recognised in every form that a resolver takes, decimal and hexadecimal too.
-    """
-    if host.lower().rstrip(".") == "localhost" or host.lower().endswith(".localhost"):
-        return False
-    try:
-        found = ipaddress.ip_address(host)
-    except ValueError:
-        try:
-            found = ipaddress.ip_address(socket.inet_aton(host))
-        except OSError:
-            return True
-    return found.is_global
-
-
 def _is_literal(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
@@ -71,19 +54,15 @@ def _is_literal(host: str) -> bool:
 
 def handshake(host: str, port: int, ca_file: str, private_hosts: Collection[str]) -> ReplicaStatus:
     """Whether a provider completes a TLS handshake, at a public address unless allowed inside."""
-    context = ssl.create_default_context()
     try:
-        if ca_file:
-            context.load_verify_locations(ca_file)
+        reach = reach_of(ca_file, private_hosts)
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = [str(one[4][0]) for one in found]
-        if host not in private_hosts:
-            addresses = [one for one in addresses if is_public(one)]
+        addresses = reach.allowed(host, [str(one[4][0]) for one in found])
         if not addresses:
             return ReplicaStatus(Observed.STARTING, host, port, "it has no public address")
         with (
             socket.create_connection((addresses[0], port), CONNECT_S) as plain,
-            context.wrap_socket(plain, server_hostname=host),
+            reach.tls.wrap_socket(plain, server_hostname=host),
         ):
             return ReplicaStatus(Observed.SERVING, host, port)
     except OSError as error:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from routing.contracts.capabilities import ApiStyle, Capability, capabilities_of
 from routing.contracts.endpoint_state import EndpointState, PoolState
 from routing.contracts.enums import ReplicaHealth
+from routing.contracts.reach import Reach, reach_of
 from routing.contracts.sealing import SealError, open_sealed, provider_purpose
 from routing.contracts.snapshot import EndpointEntry, ModelEntry, PoolEntry, Snapshot
 from routing.decision.breaker import Breaker, Outcome
@@ -15,7 +16,7 @@ from routing.decision.regions import failing_regions
 from routing.decision.residency import Residency, entries_for
 from routing.decision.select import EJECT_MAX_RATIO, Group
 from routing.gateway.dialects.needs import Needs
-from routing.gateway.upstream import ConnectionPool, Reach, reach_of
+from routing.gateway.upstream import ConnectionPool
 
 log = logging.getLogger(__name__)
 

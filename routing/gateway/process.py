@@ -13,6 +13,7 @@ import msgspec
 from routing.contracts.endpoint_state import decode_pool_state
 from routing.contracts.enums import StoreMode
 from routing.contracts.process import GatewayStatus, decode_gateway_status, encode_status
+from routing.contracts.reach import reach_of
 from routing.contracts.slices import encode_frame
 from routing.contracts.snapshot import Snapshot
 from routing.gateway.account import Accountant
@@ -32,7 +33,6 @@ from routing.gateway.snapshot import SnapshotKeeper, write_disk
 from routing.gateway.stats import Stats
 from routing.gateway.sweep import Sweeper
 from routing.gateway.trace import open_spans
-from routing.gateway.upstream import reach_of
 from routing.gateway.walk import Walk
 from routing.store import keys
 from routing.store.client import StoreAwayError

@@ -1,12 +1,11 @@
 """Our own pooled HTTP client: connections to replicas, kept while both sides keep them."""
 
 import asyncio
-import ipaddress
 import socket
-import ssl
 from collections import deque
-from typing import NamedTuple, Protocol, cast
+from typing import Protocol, cast
 
+from routing.contracts.reach import Reach
 from routing.gateway.http1 import BrokenRequestError, ResponseReader
 
 CONNECT_TIMEOUT_S = 2.0  # in the same data centre; a slower one is down
@@ -96,25 +95,6 @@ class UpstreamConnection(asyncio.Protocol):
             self.pool.forget(self)
 
 
-class Reach(NamedTuple):
-    """How upstreams with TLS are reached.
-
-    A hosted provider only at public addresses, unless its host is one of `private_hosts`, which the
-    operator allows to be elsewhere.
-    """
-
-    tls: ssl.SSLContext
-    private_hosts: frozenset[str] = frozenset()
-
-
-def reach_of(ca_file: str, private_hosts: frozenset[str]) -> Reach:
-    """TLS with the system's authorities and those of a file. Raises `OSError` for a bad file."""
-    context = ssl.create_default_context()
-    if ca_file:
-        context.load_verify_locations(ca_file)
-    return Reach(context, private_hosts)
-
-
 class ConnectionPool:
     """Connections to one address, newest first, so that spare ones age and go."""
 
@@ -189,8 +169,8 @@ class ConnectionPool:
         async with asyncio.timeout(FAR_CONNECT_TIMEOUT_S):
             found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
             addresses = [str(one[4][0]) for one in found]
-            if self._is_public and self.host not in reach.private_hosts:
-                addresses = [one for one in addresses if ipaddress.ip_address(one).is_global]
+            if self._is_public:
+                addresses = reach.allowed(self.host, addresses)
             if not addresses:
                 raise OSError(f"{self.host} has no public address")
             for address in addresses[:ADDRESSES_TRIED]:
