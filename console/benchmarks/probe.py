@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -91,11 +92,14 @@ def _get(address: GatewayAddress, path: str, key: str) -> bytes:
 
 
 class Prober:
-    """Sends asks one after the other; prompts are unique, so that no prefix is ever found."""
+    """Sends asks one after the other; no prompt begins as any before it, also of an earlier run:
+    an engine that still holds that run's prefixes would compute none of them again.
+    """
 
     def __init__(self, endpoint: Endpoint, seed: int) -> None:
-        """`seed` fixes the prompts."""
+        """`seed` fixes the prompts but for their first word, which is this run's own."""
         self._endpoint = endpoint
+        self._run = secrets.token_hex(4)
         self._chance = Chance(seed)
         self._words_per_token = 1.0
         self._fixed_tokens = 0.0
@@ -137,7 +141,7 @@ class Prober:
         text = " ".join(WORDS[self._chance.below(len(WORDS))] for _ in range(words - 1))
         body: dict[str, object] = {
             "model": self._endpoint.model,
-            "messages": [{"role": "user", "content": f"{self._chance.bits():x} {text}"}],
+            "messages": [{"role": "user", "content": f"{self._run}{self._chance.bits():x} {text}"}],
             "max_tokens": output_tokens,
             "temperature": 0,
             "stream": True,

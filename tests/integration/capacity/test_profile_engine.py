@@ -1,5 +1,6 @@
 """`manage.py profile` and the live fidelity against a real process of the bundled engine."""
 
+import asyncio
 import io
 import json
 import signal
@@ -8,14 +9,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from django.core.management import CommandError, call_command
 
 from capacity.simulation.catalogue import named
-from capacity.simulation.probing import Found
+from capacity.simulation.probing import Ask, Found
 from capacity.simulation.profile_document import read_profile
 from capacity.simulation.profiles import EngineProfile
 from console.benchmarks.live_fidelity import Served, judged, predicted
+from console.benchmarks.probe import Endpoint, Prober
+from console.demo.client import GatewayAddress
 from tests.engines import ROOT, EngineProcess, engine, wait_for
 
 
@@ -41,6 +45,25 @@ def test_the_profile_found_is_the_engines_own(found: Path) -> None:
     # A decode step, and the step of a prompt of 2,000 tokens; a busy machine only adds to them.
     for step in ((0, 8, 4000, 0.0), (2000, 0, 0, 2e6)):
         assert measured.times.seconds(*step) == pytest.approx(truth.times.seconds(*step), rel=0.2)
+
+
+def test_a_second_run_finds_none_of_the_firsts_prompts_cached(demo: EngineProcess) -> None:
+    """Both have the same seed: prompts that began alike were measured out of the prefix cache."""
+
+    async def asked() -> None:
+        prober = Prober(Endpoint(GatewayAddress.from_url(demo.url), "tiny"), seed=1)
+        await prober.learn()
+        await prober.ask(Ask(2, 512, 1))
+
+    def hits() -> float:
+        page = httpx.get(f"{demo.url}/metrics", trust_env=False).text
+        (line,) = [one for one in page.splitlines() if one.startswith("vllm:prefix_cache_hits_total{")]
+        return float(line.rsplit(" ", 1)[1])
+
+    asyncio.run(asked())
+    before = hits()
+    asyncio.run(asked())
+    assert hits() == before
 
 
 def test_simulate_takes_the_file(found: Path) -> None:
