@@ -57,7 +57,8 @@ def test_a_second_run_finds_none_of_the_firsts_prompts_cached(demo: EngineProces
 
     def hits() -> float:
         page = httpx.get(f"{demo.url}/metrics", trust_env=False).text
-        (line,) = [one for one in page.splitlines() if one.startswith("vllm:prefix_cache_hits_total{")]
+        name = "vllm:prefix_cache_hits_total{"
+        (line,) = [one for one in page.splitlines() if one.startswith(name)]
         return float(line.rsplit(" ", 1)[1])
 
     asyncio.run(asked())
