@@ -6,7 +6,7 @@ model are counted against the model's demand, and so are their domains.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -25,10 +25,10 @@ from capacity.forecasts.rules.demand import (
 )
 from capacity.forecasts.rules.series import HOUR, hour_of
 from capacity.forecasts.rules.sizing import Plan, need_of, plan_of
-from capacity.models import Driver, Forecast, Pool, PoolPlan
+from capacity.models import Forecast, Pool, PoolPlan
 from capacity.models.forecast import MEASURES
-from capacity.simulation.catalogue import named
-from capacity.simulation.profiles import EngineProfile, UnknownProfileError
+from capacity.profiles.selectors import pools_with_profile, profile_of
+from capacity.simulation.profiles import EngineProfile
 from routing.contracts.enums import ReplicaLifecycle
 from tenants.ledger.demand import model_hours, model_minutes, served_sizes
 
@@ -54,7 +54,7 @@ class Planned:
 
 def plans_of(run_id: int, now: datetime, as_of: datetime) -> list[PoolPlan]:
     """Unsaved rows of every pool, by name."""
-    pools = list(Pool.objects.select_related("model", "domain").order_by("name")[:POOLS_MAX])
+    pools = list(pools_with_profile().select_related("domain").order_by("name")[:POOLS_MAX])
     ready = _ready_counts()
     planned = demand_by_model(now, as_of)
     sizes = served_sizes(since=now - timedelta(days=1))
@@ -72,21 +72,6 @@ def plans_of(run_id: int, now: datetime, as_of: datetime) -> list[PoolPlan]:
         of_model = planned.get(pool.model.name), seen.get(pool.model.name, [])
         rows.append(_planned(row, profile_of(pool), *of_model))
     return rows
-
-
-def profile_of(pool: Pool) -> EngineProfile | None:
-    """The engine profile that a pool's settings name, with their overrides; None without one."""
-    name = pool.spec.get("profile", "demo" if pool.driver == Driver.SIMULATED else "")
-    try:
-        profile = named(str(name))
-    except UnknownProfileError:
-        return None
-    scale = pool.spec.get("time_scale", 1.0)
-    if isinstance(scale, int | float) and scale > 0:
-        profile = profile.with_times(profile.times.scaled(1 / scale))
-    if pool.kv_capacity_tokens > 0:
-        profile = replace(profile, kv_blocks=pool.kv_capacity_tokens // profile.block_tokens)
-    return profile
 
 
 def demand_by_model(now: datetime, as_of: datetime) -> dict[str, Planned]:
@@ -160,7 +145,7 @@ def _planned(
     row: PoolPlan, profile: EngineProfile | None, planned: Planned | None, seen: Sequence[Seen]
 ) -> PoolPlan:
     if profile is None:
-        row.trouble = "No engine profile is known for this pool, so its speed is not."
+        row.trouble = "No engine profile is known, so its speed is not: name one under Profiles."
         return row
     row.profile = profile.name
     if planned is None:

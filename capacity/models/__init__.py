@@ -24,6 +24,7 @@ from capacity.models.playbook import (
     PlaybookVersion,
     PlaybookWatch,
 )
+from capacity.models.profile import PoolProfile, ProfileVersion
 from capacity.models.provider import ProviderKey
 from capacity.models.report import Cadence, Report, ReportFile, ReportSchedule, ReportState
 from capacity.models.rollout import (
@@ -58,7 +59,9 @@ __all__ = [
     "PlaybookWatch",
     "Pool",
     "PoolPlan",
+    "PoolProfile",
     "PoolRevision",
+    "ProfileVersion",
     "ProviderKey",
     "Region",
     "Replica",

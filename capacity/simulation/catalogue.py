@@ -83,6 +83,12 @@ def _derived(
     return profile_of(name, model, gpu, tp=tp, weights=both, kv=both)
 
 
+# Of no hardware: what the bundled engine itself runs by.
+_EXACT: Final = {
+    "demo": "the bundled engine's own",
+    "reference": "rounded coefficients of the closed form checks",
+}
+
 PROFILES: Final[dict[str, EngineProfile]] = {
     profile.name: profile
     for profile in (
@@ -112,11 +118,17 @@ PROFILES: Final[dict[str, EngineProfile]] = {
 
 def named(name: str) -> EngineProfile:
     """A profile by its name. Raises `UnknownProfileError` naming those there are."""
+    return sourced(name).profile
+
+
+def sourced(name: str) -> Estimate:
+    """A profile by its name with where it comes from. Raises `UnknownProfileError`."""
     if name in PROFILES:
-        return PROFILES[name]
+        is_prior = name not in _EXACT
+        return Estimate(PROFILES[name], "prior, unverified" if is_prior else _EXACT[name], None)
     match name.split("/"):
         case [model, gpu, tp, weights] if tp[2:].isdecimal() and weights in set(Precision):
-            return estimate(model, gpu, tp=int(tp[2:]), weights=Precision(weights)).profile
+            return estimate(model, gpu, tp=int(tp[2:]), weights=Precision(weights))
     known = ", ".join(sorted(PROFILES))
     raise UnknownProfileError(
         f"no engine profile {name!r}: choose one of {known}, or model/gpu/tpN/weights"

@@ -38,6 +38,7 @@ ENTRIES = (
     Entry("sample pools", 60, ENQUEUE_TASK, ("sample_pools",)),
     Entry("issue due reports", 60, ENQUEUE_TASK, ("issue_due_reports",)),
     Entry("reconcile ledger", 600, ENQUEUE_TASK, ("reconcile_ledger",)),
+    Entry("calibrate pools", 600, ENQUEUE_TASK, ("calibrate_pools",)),
     Entry("forecast demand", 3600, ENQUEUE_TASK, ("forecast_demand",)),
     Entry("drop old partitions", _DAY_S, ENQUEUE_TASK, ("drop_old_partitions",)),
 )

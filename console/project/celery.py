@@ -41,6 +41,7 @@ TASK_MODULES = [
     "capacity.rollouts.tasks",
     "capacity.playbooks.tasks",
     "capacity.forecasts.tasks",
+    "capacity.profiles.tasks",
     "capacity.reports.tasks",
     "telemetry.pools.tasks",
     "telemetry.slices.tasks",

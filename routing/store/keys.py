@@ -86,6 +86,16 @@ def pool_state(pool: str) -> str:
     return f"hr:{{pool:{pool}}}:state"
 
 
+def engine_windows(pool: str) -> str:
+    """List of the pool's newest EngineWindows, oldest first."""
+    return f"hr:{{pool:{pool}}}:windows"
+
+
+def engine_windows_skipped(pool: str) -> str:
+    """Hash: why windows of the pool said nothing of its step times -> how many."""
+    return f"hr:{{pool:{pool}}}:windows:skipped"
+
+
 def slice_minute(minute: int) -> str:
     """Hash of one minute (Unix minute number): slice key -> merged sums."""
     return f"hr:{{slices}}:{minute}"

@@ -30,6 +30,7 @@ from telemetry.collector.kv_events import KvEvents
 from telemetry.collector.lease import Lease
 from telemetry.collector.publish import History, Round, clear_status, publish, write_status
 from telemetry.collector.rules import (
+    EngineSample,
     Track,
     advance,
     first_track,
@@ -37,6 +38,8 @@ from telemetry.collector.rules import (
     with_resident_blocks,
 )
 from telemetry.collector.scrape import read_all
+from telemetry.collector.windows import Closed, Filling, keep
+from telemetry.collector.windows import fold as fold_window
 from telemetry.collector.wire import as_bytes, optional_bytes
 from telemetry.stats.figures import Spend, Trailing
 from telemetry.stats.windows import key_of, minute_of
@@ -74,6 +77,8 @@ class Collector:
     started_at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     snapshot: Snapshot | None = None
     tracks: dict[str, Track] = field(default_factory=dict)
+    filling: dict[str, Filling] = field(default_factory=dict)
+    closed: list[tuple[str, Closed]] = field(default_factory=list)
     memory: Memory | None = None
     kv_events: KvEvents = field(default_factory=KvEvents)
 
@@ -105,9 +110,12 @@ class Collector:
             scraped, _ = await asyncio.gather(self._scrape(), self._fold(self.memory))
             if self.memory is not None:
                 await self._publish(self.memory, scraped)
+            if self.closed:
+                await keep(self.store, self.closed)
         else:
             self.memory = None
             self.tracks.clear()
+            self.filling.clear()
             self.kv_events.close()
         await self._beat(is_active=is_active)
 
@@ -168,17 +176,29 @@ class Collector:
         now_s, now_ms = time.monotonic(), self.clock.now_ms()
         hung = await self._hung(now_ms)
         states: dict[str, list[EndpointState]] = {pool: [] for pool in pools}
+        self.closed.clear()
         for (pool, endpoint), outcome in zip(wanted, outcomes, strict=True):
             track = advance(tracks[endpoint.replica_id], outcome, now_s, now_ms)
             tracks[endpoint.replica_id] = track
             states[pool].append(judged(track.state, hung))
+            if outcome.sample is not None:
+                self._fill(pool, endpoint.replica_id, outcome.sample, now_ms)
         self.tracks = tracks
+        self.filling = {name: one for name, one in self.filling.items() if name in tracks}
         runs = {name: track.sample.run for name, track in tracks.items() if track.sample}
         blocks = self.kv_events.turn((endpoint for _, endpoint in wanted), runs, now_s)
         return {
             pool: [with_resident_blocks(state, blocks.get(state.replica_id)) for state in found]
             for pool, found in states.items()
         }
+
+    def _fill(self, pool: str, replica_id: str, sample: EngineSample, now_ms: int) -> None:
+        """Windows of its step times; lost with the collector, as the next ones come soon."""
+        self.filling[replica_id], closed = fold_window(
+            self.filling.get(replica_id), sample, replica_id, now_ms
+        )
+        if closed is not None:
+            self.closed.append((pool, closed))
 
     async def _hung(self, now_ms: int) -> frozenset[str]:
         """Replicas that some living gateway waits for in vain."""

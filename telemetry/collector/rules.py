@@ -9,6 +9,7 @@ gateways say, who send completions.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -36,6 +37,16 @@ _NAMES = {
     "ttft_count": ("vllm:time_to_first_token_seconds_count",),
     "queue_sum": ("vllm:request_queue_time_seconds_sum",),
     "queue_count": ("vllm:request_queue_time_seconds_count",),
+    "steps": ("vllm:iteration_tokens_total_count",),
+    "by_source": ("vllm:prompt_tokens_by_source_total",),
+    "itl_sum": (
+        "vllm:inter_token_latency_seconds_sum",
+        "vllm:time_per_output_token_seconds_sum",
+    ),
+    "itl_count": (
+        "vllm:inter_token_latency_seconds_count",
+        "vllm:time_per_output_token_seconds_count",
+    ),
     "start_time": ("process_start_time_seconds",),
     "cache_config": ("vllm:cache_config_info",),
 }
@@ -70,6 +81,10 @@ class EngineSample:
     ttft_count: float | None = None
     queue_sum_s: float | None = None
     queue_count: float | None = None
+    steps: float | None = None
+    computed_tokens: float | None = None
+    itl_sum_s: float | None = None
+    itl_count: float | None = None
     run: float | None = None
 
 
@@ -88,7 +103,7 @@ def parse_exposition(page: bytes, at_s: float) -> EngineSample | None:
             configs.append(dict(_LABEL.findall(labels or b"")))
             continue
         value = _number(text)
-        if value is None:
+        if value is None or (ours == "by_source" and b'"local_compute"' not in (labels or b"")):
             continue
         if name in _OLD:
             if has_new[ours]:
@@ -131,8 +146,20 @@ def _sample(
         ttft_count=total("ttft_count"),
         queue_sum_s=total("queue_sum"),
         queue_count=total("queue_count"),
+        steps=total("steps"),
+        computed_tokens=_computed(total),
+        itl_sum_s=total("itl_sum"),
+        itl_count=total("itl_count"),
         run=total("start_time"),
     )
+
+
+def _computed(total: Callable[[str], float | None]) -> float | None:
+    """Prompt tokens that were computed; of an engine that does not say it, those not found."""
+    said, prompts, hits = total("by_source"), total("prompt_tokens"), total("prefix_hits")
+    if said is not None or prompts is None or hits is None:
+        return said
+    return prompts - hits
 
 
 def _capacity_tokens(configs: list[dict[bytes, bytes]]) -> int | None:

@@ -41,7 +41,7 @@ def test_x8_hidden_terms_foretell_windows_that_the_fit_has_not_seen() -> None:
         terms = found.times.t0_s, found.times.c_s, found.times.d_s, found.times.e_s
         assert min(terms) >= 0
         errors += [
-            abs(sum(a * b for a, b in zip(one.row(), terms, strict=True)) / one.step_s - 1)
+            abs(sum(a * b for a, b in zip(one.row(PRIOR), terms, strict=True)) / one.step_s - 1)
             for one in windows(200, 1000 + seed, noise=0.0)
         ]
     errors.sort()
