@@ -60,6 +60,7 @@ if not 36 <= USAGE_DAYS_KEPT <= 3660:
 # may have addresses inside.
 PROVIDER_CA_FILE = os.environ.get("HEADRACE_PROVIDER_CA_FILE", "")
 PRIVATE_PROVIDERS = frozenset(os.environ.get("HEADRACE_PRIVATE_PROVIDERS", "").split())
+PRIVATE_HOOKS = frozenset(os.environ.get("HEADRACE_PRIVATE_HOOKS", "").split())
 
 PROMETHEUS_URL = os.environ.get("PROMETHEUS_URL", "")  # longer history; empty: our own only
 

@@ -3,6 +3,7 @@
 import msgspec
 
 from routing.contracts.enums import StoreMode
+from routing.contracts.hooks import HookReport
 from routing.contracts.version import VERSION
 
 
@@ -12,7 +13,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     `open_breakers` maps replica ids that it sends no work to, to why: `hung` or `failing`.
     `store_away_s` is how long it has admitted without the store (None: it has it), of the policy's
     `store_away_max_s`. `trouble` is one line about what it cannot do; empty when all is well.
-    `overrides` names the set of overrides that it obeys.
+    `overrides` names the set of overrides that it obeys. `hooks` says how those of its policy do.
     """
 
     gateway_id: str
@@ -36,6 +37,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     store_away_max_s: float | None = None
     trouble: str = ""
     overrides: str = ""
+    hooks: dict[str, HookReport] = {}
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):

@@ -33,3 +33,8 @@ def _cipher(secret: bytes) -> AESGCM:
 def provider_purpose(pool: str) -> str:
     """What the API key of a pool's provider is sealed for: it opens for no other pool."""
     return f"provider key of pool {pool}"
+
+
+def hook_purpose(name: str) -> str:
+    """What the secret of a webhook is sealed for: it opens for no other hook."""
+    return f"secret of hook {name}"

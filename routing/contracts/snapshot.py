@@ -13,8 +13,10 @@ import msgspec
 from routing.contracts.capabilities import ApiStyle
 from routing.contracts.capacity import CapacityLimit
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
+from routing.contracts.hooks import HookEntry, HookUse
 
-SCHEMA_VERSION = 1
+# Raised where a gateway that knows less would do wrong: 2 has hooks, which must not be skipped.
+SCHEMA_VERSION = 2
 ALL_MODELS = "*"
 
 
@@ -215,6 +217,7 @@ class PolicyEntry(msgspec.Struct, frozen=True):
     failures: FailurePolicy
     outage: OutagePolicy
     stale_after_s: float = 3.0
+    hooks: tuple[HookUse, ...] = ()
 
     @property
     def label(self) -> str:
@@ -226,6 +229,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Everything above, numbered. `keys` maps the hex digest of a secret to its entry.
 
     `resources` are the priced named resources, without `RESOURCE_PREFIX`; prices as a model's.
+    `hooks` are those that the policy names.
     """
 
     schema_version: int
@@ -239,6 +243,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     pools: dict[str, PoolEntry]
     fleet_limits: tuple[CapacityLimit, ...] = ()
     resources: dict[str, tuple[Price, ...]] = {}
+    hooks: dict[str, HookEntry] = {}
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode

@@ -1,6 +1,15 @@
 """The routing app's models."""
 
+from routing.models.hook import Hook
 from routing.models.override import Override
 from routing.models.policy import Policy, PolicyDraft, PolicyPlan, PolicyVersion, SnapshotRow
 
-__all__ = ["Override", "Policy", "PolicyDraft", "PolicyPlan", "PolicyVersion", "SnapshotRow"]
+__all__ = [
+    "Hook",
+    "Override",
+    "Policy",
+    "PolicyDraft",
+    "PolicyPlan",
+    "PolicyVersion",
+    "SnapshotRow",
+]

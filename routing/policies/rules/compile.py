@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from routing.contracts.capacity import CapacityLimit
+from routing.contracts.hooks import HookEntry, HookPoint, HookUse
 from routing.contracts.snapshot import (
     SCHEMA_VERSION,
     ClassPolicy,
@@ -23,7 +24,7 @@ from routing.contracts.snapshot import (
     TenantEntry,
     encode_snapshot,
 )
-from routing.policies.rules.document import ClassRule, Document, ModelRule
+from routing.policies.rules.document import ClassRule, Document, HookRule, ModelRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Sources:
     prices: Mapping[str, tuple[Price, ...]]
     fleet_limits: tuple[CapacityLimit, ...] = ()
     resources: Mapping[str, tuple[Price, ...]] = field(default_factory=dict)
+    hooks: Mapping[str, HookEntry] = field(default_factory=dict)
 
 
 def compile_snapshot(
@@ -78,6 +80,10 @@ def compile_snapshot(
         pools=dict(sources.pools),
         fleet_limits=sources.fleet_limits,
         resources=dict(sorted(sources.resources.items())),
+        hooks={
+            name: sources.hooks[name]
+            for name in sorted({rule.hook for rule in document.hooks} & sources.hooks.keys())
+        },
     )
 
 
@@ -126,6 +132,18 @@ def _policy(document: Document, version: int, digest: str) -> PolicyEntry:
             max_s=float(document.outage.max_s),
         ),
         stale_after_s=float(document.routing.stale_after_s),
+        hooks=tuple(_hook(rule) for rule in document.hooks),
+    )
+
+
+def _hook(rule: HookRule) -> HookUse:
+    """A hook whose row is gone stays in the list: gateways do what its failure asks for."""
+    return HookUse(
+        hook=rule.hook,
+        at=HookPoint(rule.at),
+        deadline_s=rule.deadline_ms / 1000,
+        fails_open=rule.on_failure == "pass",
+        classes=None if rule.classes is None else tuple(rule.classes),
     )
 
 

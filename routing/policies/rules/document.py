@@ -144,6 +144,21 @@ class OutageRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: str = ""
 
 
+class HookRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A hook that is asked `before` a call, `after` a whole answer, or along a `stream`.
+
+    `on_failure`: what a hook that fails, or is late, does to the call: `refuse` or `pass`.
+    `classes` are those whose calls it is asked about, None for all.
+    """
+
+    hook: str
+    at: str
+    deadline_ms: int
+    on_failure: str
+    classes: list[WorkClass] | None = None
+    note: str = ""
+
+
 class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A whole policy."""
 
@@ -156,6 +171,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     routing: RoutingRule
     failures: FailuresRule
     outage: OutageRule
+    hooks: list[HookRule] = []
 
 
 def from_plain(plain: object) -> Document:

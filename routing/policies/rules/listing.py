@@ -13,6 +13,7 @@ CHECKS: tuple[tuple[str, frozenset[str]], ...] = (
     ("Models are in the catalogue", frozenset({"model"})),
     ("Models have a price", frozenset({"price"})),
     ("Targets are pools that serve the model", frozenset({"pool", "count", "drained"})),
+    ("Hooks exist and see every answer", frozenset({"hook", "hook_gap"})),
 )
 OTHER = "Shares and bounds fit together"
 

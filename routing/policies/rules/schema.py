@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from routing.contracts.enums import WorkClass
+from routing.contracts.hooks import MAX_DEADLINE_MS, MAX_USES, HookPoint
 from routing.policies.rules.document import FLOOR_RATIO, SCHEMA_VERSION
 
 MAX_FINDINGS = 100  # a document that is wrong everywhere is not a policy; a person reads this
@@ -173,6 +174,15 @@ _OUTAGE = Group(
         "max_s": (Number(5, 900), 300.0),
     }
 )
+_HOOK = Group(
+    {
+        "hook": (Text(SLUG), _REQUIRED),
+        "at": (Choice(tuple(HookPoint)), _REQUIRED),
+        "deadline_ms": (Number(1, MAX_DEADLINE_MS, is_integer=True), 200),
+        "on_failure": (Choice(("refuse", "pass")), "refuse"),
+        "classes": (Listed(Choice(tuple(WorkClass)), len(WorkClass)), None),
+    }
+)
 SCHEMA = Group(
     {
         "schema_version": (
@@ -186,6 +196,7 @@ SCHEMA = Group(
         "routing": (Group({"stale_after_s": (Number(1, 30), 3.0)}), {}),
         "failures": (_FAILURES, {}),
         "outage": (_OUTAGE, {}),
+        "hooks": (Listed(_HOOK, MAX_USES), []),
     }
 )
 # Words of other products, and what says the same here.

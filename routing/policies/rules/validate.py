@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from routing.policies.rules.document import Document, ModelRule, from_plain
+from routing.policies.rules.hooks import hook_findings
 from routing.policies.rules.schema import SCHEMA, Finding, Level, Reader
 
 MOST_RESERVED = 0.9
@@ -15,13 +16,15 @@ _ROUNDING = 1e-9  # of sums of decimal ratios
 class Surroundings:
     """What a policy may name: models of the catalogue, pool -> model served, models priced now.
 
-    `limited` are the pools with limits of their own; None where nobody knows.
+    `limited` are the pools with limits of their own, `hooks` the hooks that exist; None where
+    nobody knows.
     """
 
     models: frozenset[str]
     pools: Mapping[str, str]
     priced: frozenset[str]
     limited: frozenset[str] | None = None
+    hooks: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ def check(plain: object, around: Surroundings) -> Checked:
         return Checked(None, tuple(reader.findings))
     document = from_plain(read)
     findings = [*_aliases(document), *_references(document, around), *_shares(document, around)]
+    findings += hook_findings(document.hooks, around.hooks)
     return Checked(document, tuple(findings))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from routing.policies.rules.document import UNSAID, Document, to_plain
+from routing.policies.rules.hooks import flat_hooks, hook_changes
 
 CLASSES = ("interactive", "standard", "batch")
 _ABSENT = object()
@@ -59,6 +60,8 @@ def words(before: Document | None, after: Document) -> tuple[Sentence, ...]:
         if path in change.left:
             change.say([path], said(old.get(path), new.get(path)), takes=_takes(path, old, new))
     _outage(change)
+    for one in hook_changes(old, new, change.below("hooks")):
+        change.say(one.paths, one.text, takes=one.takes)
     for path in sorted(change.left):
         change.say([path], f"{path} is {_value(new.get(path))} (was {_value(old.get(path))}).")
     return tuple(change.said)
@@ -82,6 +85,8 @@ def _flatten(value: object, path: str, found: Flat) -> None:
         for target in value:
             for key in _TARGET_KEYS:
                 found[f"{path}[{target['pool']}].{key}"] = target.get(key, "")
+    elif path == "hooks" and isinstance(value, list):
+        found.update(flat_hooks(value))
     elif isinstance(value, list):
         found[path] = tuple(value)
     else:

@@ -6,6 +6,7 @@ from django.utils import timezone
 
 from capacity.fleet.selectors import models_for_snapshot, pools_for_snapshot
 from console.errors import Conflict, InvalidInput
+from routing.hooks.selectors import hooks_for_snapshot
 from routing.models import PolicyVersion
 from routing.policies.rules.compile import (
     ModelFacts,
@@ -64,6 +65,7 @@ def check_document(document: object) -> Checked:
         Surroundings(
             models=frozenset(model_facts()),
             pools={name: pool.served_model for name, pool in pools.items()},
+            hooks=frozenset(hooks_for_snapshot()),
             limited=frozenset(name for name, pool in pools.items() if pool.limits),
             priced=frozenset(
                 model for model, rows in prices.items() if rows[0].valid_from_ms <= now_ms

@@ -213,8 +213,8 @@ def test_a_refused_policy_tells_every_finding(world):
     answer = Caller(world, "ana").call(
         "post",
         "policies/main/publish/",
-        {"document": {**DOCUMENT, "outage": {"max_s": 1000}, "hooks": []}, "base": 2},
+        {"document": {**DOCUMENT, "outage": {"max_s": 1000}, "plugins": []}, "base": 2},
     )
     assert answer.status_code == 422
     assert answer.json()["code"] == "policy_refused"
-    assert [finding["path"] for finding in answer.json()["findings"]] == ["hooks", "outage.max_s"]
+    assert [finding["path"] for finding in answer.json()["findings"]] == ["plugins", "outage.max_s"]

@@ -158,7 +158,7 @@ def test_each_value_that_gateways_honour_changes_the_digest(path, value):
         ("failures/resend_before_output", "no", "failures.resend_before_output", "type", "true"),
         ("classes/batch", [], "classes.batch", "type", "Use a map."),
         ("classes/bulk", {}, "classes.bulk", "unknown", "Remove it."),
-        ("hooks", [], "hooks", "unknown", "Remove it."),
+        ("plugins", [], "plugins", "unknown", "Remove it."),
         ("models", {}, "models", "count", "Use 1 to"),
         ("models", ..., "models", "required", "Say it."),
         ("models/llama-8b/aliases", ["a b"], "models.llama-8b.aliases[0]", "name", "Letters"),

@@ -155,12 +155,12 @@ def test_a_model_whose_name_begins_like_another_is_told_apart() -> None:
 
 
 def leaves(node: Any, path: str = "") -> list[tuple[str, Any]]:
-    """Every field outside of models, with its node."""
+    """Every field outside of models and hooks, with its node."""
     if isinstance(node, Group):
         return [
             leaf
             for key, (item, _) in node.fields.items()
-            if key not in ("models", "name", "schema_version")
+            if key not in ("models", "hooks", "name", "schema_version")
             for leaf in leaves(item, f"{path}__{key}" if path else key)
         ]
     return [(path, node)]
