@@ -23,6 +23,7 @@ from telemetry.collector.publish import Round, live_fields
 from telemetry.stats import sketch
 from telemetry.stats.figures import Spend, Trailing
 from telemetry.stats.windows import key_of, minute_of
+from tests.forking import Forked, forker
 from tests.stack import free_port, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -101,7 +102,7 @@ def engines(count: int) -> Iterator[list[ScriptedEngine]]:
 class CollectorProcess:
     """A running collector."""
 
-    process: "subprocess.Popen[bytes]"
+    process: Forked
     log: Path
 
     def stop(self, number: int = signal.SIGTERM) -> int:
@@ -117,13 +118,8 @@ def launch_collector(redis_url: str, directory: Path) -> CollectorProcess:
     """Start one without waiting."""
     log = directory / "collector.log"
     with log.open("ab") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "telemetry.collector"],
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "REDIS_URL": redis_url},
-            stdout=out,
-            stderr=out,
-            cwd=ROOT,
-        )
+        environment = {"PATH": os.environ["PATH"], "REDIS_URL": redis_url}
+        process = forker("telemetry.collector").start(env=environment, out=out)
     return CollectorProcess(process, log)
 
 

@@ -1,10 +1,9 @@
 """Real processes of the bundled engine, for tests."""
 
 import json
+import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,18 +15,24 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.forking import Forked, forker
+from tests.stack import pause
+
 ROOT = Path(__file__).resolve().parent.parent
 START_WAIT_S = 30
 MODEL = "tiny"
 
 
-def wait_for(condition: Callable[[], Any], timeout_s: float = 20, every_s: float = 0.02) -> Any:
-    """The condition's first true value; fails the test after the time."""
-    end_s = time.monotonic() + timeout_s
-    while time.monotonic() < end_s:
+def wait_for(condition: Callable[[], Any], timeout_s: float = 20, every_s: float = 0.0) -> Any:
+    """The condition's first true value; fails the test after the time.
+
+    It is looked at all `every_s` seconds; 0: less often the longer it takes.
+    """
+    began_s = time.monotonic()
+    while time.monotonic() < began_s + timeout_s:
         if value := condition():
             return value
-        time.sleep(every_s)
+        time.sleep(every_s) if every_s else pause(began_s)
     raise AssertionError(f"not true within {timeout_s} s")
 
 
@@ -35,7 +40,7 @@ def wait_for(condition: Callable[[], Any], timeout_s: float = 20, every_s: float
 class EngineProcess:
     """A running engine."""
 
-    process: subprocess.Popen[bytes]
+    process: Forked
     port: int
 
     @property
@@ -86,16 +91,13 @@ class EngineProcess:
 
 
 @contextmanager
-def engine(*flags: str, model: str = MODEL, **popen: Any) -> Iterator[EngineProcess]:
+def engine(*flags: str, model: str = MODEL) -> Iterator[EngineProcess]:
     """An engine on a free port, ready; ended afterwards whatever happened."""
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
         port = listener.getsockname()[1]
-        command = [sys.executable, "-m", "capacity.engine", "--model", model]
-        process = subprocess.Popen(
-            [*command, "--fd", str(listener.fileno()), *flags],
-            cwd=ROOT,
-            pass_fds=(listener.fileno(),),
-            **popen,
+        words = ["--model", model, "--fd", str(listener.fileno()), *flags]
+        process = forker("capacity.engine").start(
+            words, env=os.environ, pass_fds=(listener.fileno(),)
         )
     running = EngineProcess(process, port)
     try:

@@ -21,6 +21,7 @@ from tests.stack import (
     GatewayProcess,
     held,
     make_snapshot,
+    pause,
     start_gateway,
     usage_events,
     wait_until,
@@ -181,13 +182,13 @@ def status_of(raw: bytes) -> int:
 
 def eventually(check: Callable[[], None], timeout_s: float = 5.0) -> None:
     """Repeat assertions until they hold."""
-    end = time.monotonic() + timeout_s
+    began_s = time.monotonic()
     while True:
         try:
             check()
         except AssertionError:
-            if time.monotonic() > end:
+            if time.monotonic() > began_s + timeout_s:
                 raise
-            time.sleep(0.02)
+            pause(began_s)
         else:
             return

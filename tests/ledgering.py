@@ -6,7 +6,6 @@ what a gateway would. The checks read PostgreSQL and the store themselves, not t
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from tenants.ledger.writer.heartbeat import Progress
 from tenants.ledger.writer.process import LedgerWriter
 from tenants.models import ApiKey, Project, Tenant
 from tests.accounting import fields
+from tests.stack import wait_until
 
 TRACKED = (
     Dimension.REQUESTS,
@@ -269,11 +269,7 @@ def running_writer() -> Iterator[LedgerWriter]:
 
 
 def until(condition: Any, timeout_s: float = 20.0, what: str = "condition") -> Any:
-    end = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < end, f"{what} not reached in {timeout_s} s (last: {value!r})"
-        time.sleep(0.02)
-    return value
+    return wait_until(condition, timeout_s, what)
 
 
 def is_open(client: redis.Redis, party: Party, epoch: int | None = None) -> bool:

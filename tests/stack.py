@@ -8,9 +8,7 @@ the gateway left in the store.
 import hashlib
 import os
 import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -22,6 +20,7 @@ import httpx
 import msgspec
 import redis
 
+from console.supervisor import ports
 from routing.contracts.digest import keyed_digest
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 from routing.contracts.snapshot import (
@@ -44,6 +43,7 @@ from routing.contracts.snapshot import (
 )
 from routing.contracts.usage import ShapeRow, UsageEvent, decode_shapes, decode_usage
 from routing.store import keys
+from tests.forking import Forked, forker
 
 ROOT = Path(__file__).resolve().parent.parent
 PEPPER = "test-pepper"
@@ -51,25 +51,29 @@ ACME_KEY = "hr_test_acme_secret"
 GLOBEX_KEY = "hr_test_globex_secret"
 ALPHA = Price(1, 1_000_000_000, 100_000_000, 2_000_000_000)  # 1.00 / 0.10 / 2.00 USD per million
 FREE = Price(2, 0, 0, 0)
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.1
 
 
 def free_port() -> int:
-    """A TCP port that nothing listens on right now."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that nothing listens on right now, and that no outgoing connection will have."""
+    return ports.choose()
+
+
+def pause(began_s: float) -> None:
+    """Between two looks: the longer one has waited, the longer, or waiting takes a core."""
+    time.sleep(min(SHORTEST_PAUSE_S + (time.monotonic() - began_s) / 20, LONGEST_PAUSE_S))
 
 
 def wait_until(condition: Any, timeout_s: float = 10.0, what: str = "condition") -> Any:
     """Poll `condition` until it is true; its value. Raises AssertionError after `timeout_s`."""
-    end = time.monotonic() + timeout_s
+    began_s = time.monotonic()
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > end:
+        if time.monotonic() > began_s + timeout_s:
             raise AssertionError(f"{what} not reached within {timeout_s} s (last: {value!r})")
-        time.sleep(0.02)
+        pause(began_s)
 
 
 def wait_for_room_in_the_minute(store: "redis.Redis", need_s: int = 12) -> None:
@@ -197,7 +201,7 @@ def held(store: "redis.Redis[bytes]", bucket: int) -> int:
 class GatewayProcess:
     """A running gateway and how to reach it."""
 
-    process: "subprocess.Popen[bytes]"
+    process: Forked
     url: str
     admin_url: str
     log: Path
@@ -263,13 +267,7 @@ def launch_gateway(redis_url: str, state_dir: Path, **env: str) -> GatewayProces
     } | env  # fmt: skip
     log = state_dir / f"{name}.log"
     with log.open("ab") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "routing.gateway"],
-            env=environment,
-            stdout=out,
-            stderr=out,
-            cwd=ROOT,
-        )
+        process = forker("routing.gateway").start(env=environment, out=out)
     port, admin = environment["HEADRACE_GATEWAY_PORT"], environment["HEADRACE_GATEWAY_ADMIN_PORT"]
     return GatewayProcess(
         process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}", log, state_dir
