@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.axe import faults_of
 from tests.ports import BreakableConsole
 
 pytest_plugins = ("tests.outage_fixtures",)
 
-AXE_RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 BACK_MS = 30_000  # a refresh every 5 s, on a busy machine
 
 
@@ -36,11 +35,6 @@ def page(request, browser: Browser, running: BreakableConsole) -> Iterator[Page]
     opened.set_default_timeout(15_000)
     yield opened
     context.close()
-
-
-def faults_of(page: Page) -> list[str]:
-    found = Axe().run(page, options=AXE_RULES).response["violations"]
-    return [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]
 
 
 def test_an_open_system_page_names_a_lost_store_and_keeps_focus(

@@ -10,18 +10,17 @@ from pathlib import Path
 
 import pytest
 import redis
-from axe_playwright_python.sync_playwright import Axe
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from capacity.models import PlaybookRun
 from tests import factories
+from tests.axe import faults_of
 from tests.collecting import ConsoleProcess
 from tests.playbooking import make_runs
 
 pytest_plugins = ("tests.live_fixtures",)
 
-AXE_RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 ALL = (
     "/", "/why-p99/", "/why-bill/", "/tasks/", "/tasks/{task}/", "/carbon/", "/carbon/grid/",
     "/carbon/power/", "/slo/", "/slo/set/", "/slo/{objective}/remove/",
@@ -155,13 +154,6 @@ def path_of(world: factories.World, path: str) -> str:
     run = str(PlaybookRun.objects.order_by("id").values_list("pk")[0][0])
     path = path.replace("{key}", str(world.keys["acme"].id)).replace("{run}", run)
     return path.replace("{vic}", vic)
-
-
-def faults_of(page: Page, theme: str = "light") -> list[str]:
-    """What axe finds; in the dark theme only colours differ, so only they are looked at again."""
-    rules = {"runOnly": ["color-contrast"]} if theme == "dark" else AXE_RULES
-    found = Axe().run(page, options=rules).response["violations"]
-    return [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]
 
 
 @pytest.mark.timeout(420)  # more than fifty pages, each read by axe
