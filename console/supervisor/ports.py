@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import socket
 from collections.abc import Container
 from pathlib import Path
@@ -10,6 +11,9 @@ from console.supervisor.proc import command_line
 from console.supervisor.state import StartRefused
 
 LOOPBACK = "127.0.0.1"
+LOWEST = 20_000  # people choose theirs below
+TRIES = 100  # all taken: so is nearly every port of the range
+OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LISTEN = "0A"
 
 
@@ -33,15 +37,32 @@ def require_free(port: int, option: str) -> None:
 
 
 def choose(preferred: int = 0, *, avoid: Container[int] = ()) -> int:
-    """`preferred` if it is free, else a free port that the system picks."""
+    """`preferred` if it is free, else a free port, if possible none of an outgoing connection's.
+
+    The system gives those ports to whoever connects to something, also between this choice and the
+    server's start.
+    """
     if preferred and preferred not in avoid and is_free(preferred):
         return preferred
+    count = _first_outgoing() - LOWEST
+    for _ in range(TRIES if count > 0 else 0):
+        port = LOWEST + secrets.randbelow(count)
+        if port not in avoid and is_free(port):
+            return port
     while True:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.bind((LOOPBACK, 0))
             port = int(probe.getsockname()[1])
         if port not in avoid:
             return port
+
+
+def _first_outgoing() -> int:
+    """The first port that the system gives to outgoing connections; 0 if it does not say."""
+    try:
+        return int(OUTGOING.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def listens(pid: int, port: int) -> bool | None:
