@@ -36,10 +36,10 @@ class Proxy:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        self.cut()
-        self._loop.call_soon_threadsafe(self._server.close)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(5)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
+        self._loop.close()
 
     def cut(self) -> None:
         """Reset every open connection."""
@@ -53,13 +53,23 @@ class Proxy:
     async def _listen(self) -> asyncio.Server:
         return await asyncio.start_server(self._serve, "127.0.0.1", 0)
 
+    async def _end(self) -> None:
+        """No connection and no task of one is left."""
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
             if self.mode == "refuse":
                 writer.transport.abort()
                 return
-            with suppress(OSError):
+            with suppress(OSError, asyncio.CancelledError):
                 far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
                 self._writers.add(far_writer)
                 await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
