@@ -1,12 +1,12 @@
 """`manage.py test`: guards and the whole suite on real servers; the same command that CI runs.
 
-The suite runs in two lanes at once, each on servers of its own: most cases and faults wait for
-real time limits, while the rest computes. The tests on real vLLM engines begin when either has
-ended. What computes takes what the waiting lane leaves (`nice`): its limits mean nothing on a
-machine that is busy with others. A lane is this same command over its directories; what engines'
-tests and the waiting lane printed follows the third's output. vLLM is installed meanwhile; where no
-wheel of it can be had, its tests are skipped and a line says so at the end. Any other fault of the
-install is a failure.
+The suite runs in lanes, three at once, each on servers of its own: most faults and cases wait for
+real time limits, while the rest computes. The next lane begins when one has ended: first the pages
+in a browser, then the tests on real vLLM engines. What computes takes what faults and cases leave
+(`nice`): their limits mean nothing on a machine that is busy with others. A lane is this same
+command over its directories; what the others printed follows the output of the one that computes.
+vLLM is installed meanwhile; where no wheel of it can be had, its tests are skipped and a line says
+so at the end. Any other fault of the install is a failure.
 """
 
 import contextlib
@@ -34,8 +34,11 @@ from console.supervisor.servers import private_servers
 # Tests below these need neither browser nor Prometheus nor nginx.
 TESTS = ROOT / "tests"
 PLAIN = (TESTS / "unit", TESTS / "property")
-WAITING_LANE = ("cases", "faults")
+# Lanes in the order in which they begin; what no other names is in the one that computes.
+WAITING_LANES = ("faults", "cases")
+BROWSER_LANE = ("e2e", "contract")
 ENGINE_LANE = "vllm"
+AT_ONCE = 3  # the two that wait leave more than a core to the third
 # Why real engines cannot be had: tests below `ENGINE_LANE` are then skipped, else they would fail.
 NO_VLLM = "HEADRACE_NO_VLLM"
 LOW = ("nice", "-n", "10")
@@ -83,31 +86,36 @@ class Command(BaseCommand):
         deadline_s = time.monotonic() + LANES_LIMIT_S
         lanes: list[subprocess.Popen[bytes]] = []
         missing = ""
-        with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as engine_log:
+
+        def begin(directories: Iterable[str], log: IO[bytes] | None, *of_ours: str) -> None:
+            priority = () if log in waiting else LOW
+            wait_for_room(lanes)
+            command = ["test", *of_ours, *words, *paths_of(directories)]
+            lanes.append(lane(command, environment, log, priority))
+
+        with contextlib.ExitStack() as opened:
+            waiting = [opened.enter_context(tempfile.TemporaryFile()) for _ in WAITING_LANES]
+            later = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(2)]
+            installing = lane(["engine", "install"], environment, subprocess.DEVNULL, LOW)
             try:
-                waiting = lane(["test", *words, *paths_of(WAITING_LANE)], environment, log)
-                lanes.append(waiting)
-                # Its outcome is asked for when the engines' lane begins.
-                lanes.append(lane(["engine", "install"], environment, subprocess.DEVNULL, LOW))
-                computing = ["test", "--guards", *words, *paths_of(rest())]
-                rest_of_it = lane(computing, environment, priority=LOW)
-                lanes.append(rest_of_it)
-                wait_for_one((waiting, rest_of_it), LANES_LIMIT_S)
+                for name, log in zip(WAITING_LANES, waiting, strict=True):
+                    begin((name,), log)
+                begin(rest(), None, "--guards")
+                begin(BROWSER_LANE, later[0])
+                wait_for_room(lanes)
                 missing = self._engine().get(NO_VLLM, "")
-                of_engines = ["test", *words, *paths_of([ENGINE_LANE])]
-                engines = lane(of_engines, environment, engine_log, LOW)
-                lanes.append(engines)
-                codes = [self._outcome(one, deadline_s) for one in (rest_of_it, engines, waiting)]
+                begin((ENGINE_LANE,), later[1])
+                codes = [self._outcome(one, deadline_s) for one in lanes]
             finally:
-                running = [process for process in lanes if process.poll() is None]
+                running = [one for one in (installing, *lanes) if one.poll() is None]
                 for process in running:
                     process.terminate()
                 for process in running:
                     _wait_or_kill(process)
-                for kept in (engine_log, log):
-                    kept.seek(0)
-                self._say(engine_log.read().decode(errors="replace"))
-                self._close(log.read().decode(errors="replace"), missing)
+                *before, last = [*later, *waiting]
+                for log in before:
+                    self._say(_text_of(log))
+                self._close(_text_of(last), missing)
         return next((code for code in codes if code), 0)
 
     def _outcome(self, process: "subprocess.Popen[bytes]", deadline_s: float) -> int:
@@ -131,7 +139,7 @@ class Command(BaseCommand):
         return {}
 
     def _close(self, text: str, missing: str) -> None:
-        """The waiting lane's words; what was not run stands right above the closing line."""
+        """The last lane's words; what was not run stands right above the closing line."""
         body, _, closing = text.rstrip().rpartition("\n")
         for line in (body, not_run(missing) if missing else "", closing):
             if line:
@@ -152,9 +160,22 @@ class Command(BaseCommand):
         self.stdout.flush()
 
 
+def _text_of(log: IO[bytes]) -> str:
+    """All that a lane said."""
+    log.seek(0)
+    return log.read().decode(errors="replace")
+
+
 def _end(signum: int, frame: object) -> None:
     """Asked to stop: what is left is to end the lanes and to show what they said."""
     sys.exit(128 + signum)
+
+
+def wait_for_room(lanes: Iterable["subprocess.Popen[bytes]"]) -> None:
+    """Until one more may begin."""
+    running = [process for process in lanes if process.poll() is None]
+    if len(running) >= AT_ONCE:
+        wait_for_one(running, LANES_LIMIT_S)
 
 
 def wait_for_one(processes: Iterable["subprocess.Popen[bytes]"], limit_s: float) -> None:
@@ -194,7 +215,7 @@ def lane(
 def rest() -> list[str]:
     """Every directory of tests that the other lanes leave."""
     names = {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")}
-    return sorted(names - {*WAITING_LANE, ENGINE_LANE})
+    return sorted(names - {*WAITING_LANES, *BROWSER_LANE, ENGINE_LANE})
 
 
 def not_run(why: str) -> str:
