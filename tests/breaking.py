@@ -24,11 +24,12 @@ SERVICES = ("console", "gateway-g0", "gateway-g1", "worker", "beat", "collector"
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
-    """Poll a slow condition; its value."""
-    end_s = time.monotonic() + timeout_s
+    """Poll a slow condition, less often the longer it takes; its value."""
+    began_s = time.monotonic()
     while not (value := condition()):
-        assert time.monotonic() < end_s, f"no {what} within {timeout_s} s"
-        time.sleep(0.2)
+        waited_s = time.monotonic() - began_s
+        assert waited_s < timeout_s, f"no {what} within {timeout_s} s"
+        time.sleep(min(0.1 + waited_s / 10, 1.0))
     return value
 
 

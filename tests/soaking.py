@@ -27,6 +27,7 @@ ANSWER_S = 150.0  # the longest deadline of a request, and some
 THINK_S = 0.15
 MAX_READ_BYTES = 1 << 20
 QUIET_S = 90.0  # lease 15 s + sweep 5 s, a rebuild, and what was sent last
+LOOK_S = 1.5  # between two looks: each reads every row and every counter
 OK, PARTIAL, HUNG_UP, LOST = "ok", "partial", "hung up", "lost"
 
 
@@ -273,7 +274,7 @@ def settle_and_check(stack: Stack, traffic: Traffic, quiet_s: float = QUIET_S) -
         assert time.monotonic() - began_s < quiet_s, (
             f"not settled within {quiet_s} s: " + "; ".join(wrong) + stack.log_tails(4)
         )
-        time.sleep(0.5)
+        time.sleep(LOOK_S)
     with psycopg.connect(stack.settings["DATABASE_URL"]) as db:
         rows, spend = _row(db, "SELECT count(*), sum(spend_nanousd) FROM tenants_usage")
         late, late_spend = _row(
