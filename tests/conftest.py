@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OWN_VARIABLES = ("DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE", "VIRTUAL_ENV")
 
 OF_THE_SCHEMA = ("django_migrations", "django_content_type", "auth_permission")
-GROWN_BYTES = 4 << 20
+GROWN_BYTES = 1 << 20
 EDGE_S = 10.0
 
 # A client that polls writes a line for each call: a failure's report would hold nothing else.
@@ -98,7 +98,9 @@ def empty_tables() -> None:
 
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(
-            "SELECT oid::regclass::text, pg_table_size(oid) FROM pg_class"
+            "SELECT oid::regclass::text, pg_table_size(oid)"
+            " + (SELECT coalesce(sum(pg_table_size(relid)), 0) FROM pg_partition_tree(oid))"
+            " FROM pg_class"
             " WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p')"
             " AND NOT relispartition AND relname <> ALL(%s)",
             [list(OF_THE_SCHEMA)],

@@ -98,3 +98,38 @@ def test_the_next_lane_begins_when_one_has_ended(monkeypatch: pytest.MonkeyPatch
     finally:
         long.kill()
         long.communicate()
+
+
+def test_three_lanes_run_at_once_and_the_faults_of_one_are_the_commands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[subprocess.Popen[bytes]] = []
+    said_by: list[tuple[str, bool]] = []
+    most = 0
+
+    def lane(words, environment, output=None, priority=()):
+        nonlocal most
+        name = words[-1]
+        code = f"print('=== {name} ended ==='); raise SystemExit({3 if 'cases' in name else 0})"
+        begun.append(subprocess.Popen([sys.executable, "-c", code], stdout=output))
+        if words[0] == "test":
+            said_by.append((name.removeprefix("tests/"), bool(priority)))
+            most = max(most, sum(one.poll() is None for one in begun))
+        return begun[-1]
+
+    monkeypatch.setattr(command, "lane", lane)
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    made = command_with(monkeypatch, WheelMissingError(WHY))
+    assert made._lanes([], {}) == 3
+    last_of_rest = rest()[-1]
+    assert said_by == [
+        ("faults", False),
+        ("cases", False),
+        (last_of_rest, True),
+        (command.BROWSER_LANE[-1], True),
+        ("vllm", True),
+    ]
+    assert 1 <= most <= command.AT_ONCE + 1  # and the install beside them
+    lines = said(made).splitlines()
+    assert lines[-2:] == [not_run(WHY), "=== tests/cases ended ==="]
+    assert {"=== tests/vllm ended ===", "=== tests/faults ended ==="} <= set(lines)
