@@ -12,6 +12,7 @@ import openai
 import pytest
 import redis
 
+from routing.contracts.enums import Dimension, WindowKind
 from routing.contracts.snapshot import bucket_of
 from routing.contracts.usage import UsageEvent
 from tests.engines import MODEL, engine
@@ -19,10 +20,12 @@ from tests.stack import (
     ACME_KEY,
     FREE,
     GatewayProcess,
+    limit,
     make_snapshot,
     model,
     pool,
     start_gateway,
+    tenant,
     usage_events,
     wait_until,
 )
@@ -31,7 +34,10 @@ from tests.upstream import UpstreamThread
 
 @dataclass
 class Served:
-    """`alpha-8b` is the simulated engine, `scripted` plays what a test plans at `upstream`."""
+    """`alpha-8b` is the simulated engine, `scripted` plays what a test plans at `upstream`.
+
+    acme has no limits, globex a budget that pays for nothing.
+    """
 
     gateway: GatewayProcess
     upstream: UpstreamThread
@@ -87,8 +93,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         httpx2.Client(trust_env=False) as http2,
     ):
         store.flushall()
+        penniless = (limit(Dimension.SPEND_NANOUSD, 1, WindowKind.DAY),)
         snapshot = make_snapshot(
             [],
+            tenants={"acme": tenant("acme"), "globex": tenant("globex", penniless)},
             models={
                 "alpha-8b": model("alpha-8b", ("p1",), bytes_per_token=2.0),
                 "scripted": model("scripted", ("p2",)),
