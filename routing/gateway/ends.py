@@ -90,16 +90,19 @@ class Ends:
         self._account(exchange, RequestStatus.OK, usage, source, 200, done=finish)
 
     def stream_cut(self, exchange: Exchange, relay: Relay | None, refusal: Refusal) -> None:
-        """Output was sent, then it failed: a typed event, no `[DONE]`, the connection closes.
+        """Output was sent, then it failed: a typed event, no `[DONE]`.
 
-        `relay` is None when the stream was to go on and nobody took it.
+        The body ends well framed, so the connection goes on: a client that pools connections would
+        lose its next call to one that is being closed. `relay` is None when the stream was to go on
+        at another replica and nobody took it.
         """
         usage, source = self._usage_of(exchange, relay)
         event = error_event(refusal, exchange.operation.style, exchange.request_id)
         if exchange.recording is not None:
             exchange.recording.feed(event)
         data = event if exchange.request.is_http10 else chunk(event) + LAST_CHUNK
-        finish = partial(self.finish, exchange, data, keep_alive=False)
+        keep_alive = exchange.request.keep_alive and not exchange.request.is_http10
+        finish = partial(self.finish, exchange, data, keep_alive=keep_alive)
         status = RequestStatus.INCOMPLETE
         self._account(exchange, status, usage, source, 200, refusal.reason, done=finish)
 

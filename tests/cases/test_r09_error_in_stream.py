@@ -1,12 +1,25 @@
 """R09: an error inside a 200 stream is treated as an error."""
 
+import json
 from pathlib import Path
 
 import pytest
 import redis
 
 from routing.contracts.enums import RequestStatus
-from tests.gatewaying import ACME, error_of, row, rows, serving, stream, streaming, text_of
+from tests.gatewaying import (
+    ACME,
+    body_of,
+    connect,
+    error_of,
+    raw_request,
+    row,
+    rows,
+    serving,
+    stream,
+    streaming,
+    text_of,
+)
 from tests.stack import usage_events, wait_until
 from tests.upstream import (
     LAST,
@@ -80,6 +93,26 @@ def test_after_content_it_is_one_error_event_and_no_done(
         found = row(store)
         assert found.status is RequestStatus.INCOMPLETE
         assert found.output_tokens == 10
+
+
+def test_the_connection_of_a_cut_stream_serves_the_next_call(
+    tmp_path: Path, store: "redis.Redis[bytes]"
+) -> None:
+    """Clients pool connections: one closed behind a whole body would lose a call that is sent."""
+    with (
+        UpstreamThread(AFTER, json_script()) as u1,
+        serving(tmp_path, u1) as gateway,
+        connect(gateway) as sock,
+    ):
+        for is_stream in (True, False):
+            sock.sendall(raw_request(json.dumps(body_of(stream=is_stream)).encode()))
+        data = b""
+        while b'"hello"' not in data:
+            piece = sock.recv(65536)
+            assert piece, data
+            data += piece
+        assert data.count(b"HTTP/1.1 200 OK") == 2
+        assert b'"code":"no_capacity"' in data
 
 
 def test_the_upstreams_failure_count_rises_until_it_is_left_alone(
