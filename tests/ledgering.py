@@ -5,11 +5,15 @@ what a gateway would. The checks read PostgreSQL and the store themselves, not t
 """
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
 import msgspec
@@ -40,6 +44,7 @@ from tenants.models import ApiKey, Project, Tenant
 from tests.accounting import fields
 from tests.stack import wait_until
 
+ROOT = Path(__file__).resolve().parent.parent
 TRACKED = (
     Dimension.REQUESTS,
     Dimension.INPUT_TOKENS,
@@ -266,6 +271,34 @@ def running_writer() -> Iterator[LedgerWriter]:
         stop.set()
         thread.join(timeout=20)
         assert not thread.is_alive()
+
+
+def start_ledger(stderr: Any = subprocess.PIPE) -> subprocess.Popen[bytes]:
+    """The ledger's own process, on the test's database."""
+    address = urlsplit(os.environ["DATABASE_URL"])
+    name = str(connection.settings_dict["NAME"])
+    url = urlunsplit(address._replace(path=f"/{name}"))
+    return subprocess.Popen(
+        [sys.executable, "-m", "django", "ledger"],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "DATABASE_URL": url,
+            "DJANGO_SETTINGS_MODULE": "console.project.settings",
+        },
+        stderr=stderr,
+    )
+
+
+@contextmanager
+def ledger_process(stderr: Any = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
+    """The same, killed at the end."""
+    process = start_ledger(stderr)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=20)
 
 
 def until(condition: Any, timeout_s: float = 20.0, what: str = "condition") -> Any:

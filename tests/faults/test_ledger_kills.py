@@ -3,13 +3,8 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 import redis
@@ -24,6 +19,7 @@ from tests.ledgering import (
     Ticket,
     assert_exact,
     is_open,
+    ledger_process,
     make_party,
     row_count,
     rows,
@@ -34,32 +30,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SEED = int(os.environ.get("HEADRACE_TEST_SEED", "20240611"))
-
-
-def start_ledger() -> subprocess.Popen[bytes]:
-    address = urlsplit(os.environ["DATABASE_URL"])
-    name = str(connection.settings_dict["NAME"])
-    url = urlunsplit(address._replace(path=f"/{name}"))
-    return subprocess.Popen(
-        [sys.executable, "-m", "django", "ledger"],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "DATABASE_URL": url,
-            "DJANGO_SETTINGS_MODULE": "console.project.settings",
-        },
-        stderr=subprocess.PIPE,
-    )
-
-
-@contextmanager
-def ledger_process() -> Iterator[subprocess.Popen[bytes]]:
-    process = start_ledger()
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate(timeout=20)
 
 
 class Producer(threading.Thread):

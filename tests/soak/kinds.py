@@ -1,0 +1,63 @@
+"""What replicas do wrong in the gateway's soak, and the one outcome that each caller must see.
+
+A caller asks for its own fault: the body's `user` is `<fault>-<number>`, which the gateway passes
+on and the scripted replica (`tests/soak/replica.py`) acts upon.
+"""
+
+import re
+from dataclasses import dataclass
+
+OK = "ok"
+LEFT = "left by the caller"
+CUT_LOST = "error event: upstream_error"
+CUT_SILENT = "error event: upstream_timeout"
+FAILED = "502 upstream_error"
+SILENT = "504 upstream_timeout"
+FULL = "503 no_capacity"
+LIMITED = "429 upstream_rate_limited"
+
+TAG = re.compile(rb'"user":"([a-z_]+)-(\d+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One fault. `once`: only the first replica that is asked shows it, the next one serves.
+
+    `streams`: only streamed calls (True), only whole ones (False), or both (None). `weight` is its
+    share of the calls with a fault.
+    """
+
+    expected: str
+    once: bool = False
+    streams: bool | None = None
+    weight: int = 4
+
+
+PLAIN = "plain"
+LEAVES = "caller_leaves"
+KILLS = "replica_killed"
+KILLS_FIRST = "replica_killed_before_output"
+KINDS: dict[str, Kind] = {
+    PLAIN: Kind(OK, weight=0),
+    "reset_once": Kind(OK, once=True),
+    "reset_always": Kind(FAILED),
+    "reset_in_stream": Kind(CUT_LOST, streams=True),
+    "cut_body_once": Kind(OK, once=True, streams=False),
+    "closed_in_stream": Kind(CUT_LOST, streams=True),
+    "stall_once": Kind(OK, once=True, weight=2),
+    "stall_always": Kind(SILENT, weight=1),
+    "stall_in_stream": Kind(CUT_SILENT, streams=True, weight=2),
+    "busy_once": Kind(OK, once=True),
+    "busy_always": Kind(FULL),
+    "limited_once": Kind(OK, once=True),
+    "limited_always": Kind(LIMITED),
+    "error_first_once": Kind(OK, once=True, streams=True),
+    "error_in_stream": Kind(CUT_LOST, streams=True),
+    LEAVES: Kind(LEFT, streams=True, weight=6),
+    KILLS: Kind(CUT_LOST, streams=True, weight=0),  # drawn by the clock, not by chance
+    KILLS_FIRST: Kind(OK, once=True, weight=0),
+}
+BURSTS = ("busy_always", "limited_always")  # also sent many at once
+# What no call asked for: its last replica was killed, or in a burst of refusals, under it.
+MET_KILL, MET_BURST = "(met a killed replica)", "(met a burst)"
+MET_OUTCOMES = {MET_KILL: (CUT_LOST, FAILED), MET_BURST: (FULL, LIMITED)}
