@@ -3,23 +3,22 @@
 Hypothesis mutates kept seeds, spellings at which parsers are known to break; a finding becomes one.
 """
 
-import itertools
-import json
-from typing import Any
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from routing.decision.types import Refusal
-from routing.gateway.dialects.body import Call, Decided, forwarded_body, read_call
 from routing.gateway.dialects.catalog import OPERATIONS
 from routing.gateway.dialects.events import MESSAGES_LOOK, OPENAI_LOOK, RESPONSES_LOOK, Look
 from routing.gateway.dialects.operation import Operation
-from routing.gateway.http1 import BrokenRequestError, Request, RequestReader, ResponseReader
 from routing.gateway.sse import MAX_EVENT_BYTES, SseScanner
+from tests.fuzz.targets import (
+    check_body,
+    check_request,
+    check_response,
+    check_stream,
+    requests_in,
+)
 
-BODY_BYTES = 200
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\n"
 REQUESTS = (
     POST + b"content-length: 2\r\n\r\n{}",
@@ -103,40 +102,13 @@ def mutated(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
     return bytes(data)
 
 
-def cut(data: bytes, at: list[int]) -> list[bytes]:
-    """The same bytes in pieces."""
-    edges = sorted({0, len(data), *(one for one in at if one < len(data))})
-    return [data[a:b] for a, b in itertools.pairwise(edges)]
-
-
 CUTS = st.lists(st.integers(0, 400), max_size=8)
-
-
-def requests_in(pieces: list[bytes]) -> tuple[list[tuple[Any, ...]], bool]:
-    """Whole requests, and whether the connection is broken."""
-    reader = RequestReader(BODY_BYTES)
-    is_broken = False
-    try:
-        for piece in pieces:
-            reader.feed(piece)
-            assert reader.buffered_bytes <= BODY_BYTES + len(piece)
-    except BrokenRequestError:
-        is_broken = True
-    return [seen(one) for one in reader.ready], is_broken
-
-
-def seen(request: Request) -> tuple[Any, ...]:
-    assert len(request.body) <= BODY_BYTES
-    return request.method, request.target, sorted(request.headers.items()), request.body
 
 
 @settings(max_examples=250, deadline=None)
 @given(mutated(REQUESTS), CUTS)
 def test_requests_are_the_same_however_they_are_cut(data: bytes, at: list[int]) -> None:
-    whole, is_broken = requests_in([data])
-    pieces, is_cut_broken = requests_in(cut(data, at))
-    assert is_broken == is_cut_broken
-    assert pieces == whole
+    check_request(data, at)
 
 
 @pytest.mark.parametrize("seed", REQUESTS)
@@ -148,19 +120,7 @@ def test_a_seed_of_a_request_byte_by_byte(seed: bytes) -> None:
 @settings(max_examples=150, deadline=None)
 @given(mutated(RESPONSES), CUTS)
 def test_responses_are_the_same_however_they_are_cut(data: bytes, at: list[int]) -> None:
-    def read(pieces: list[bytes]) -> tuple[int, bytes, bool, bool]:
-        reader, body = ResponseReader(), b""
-        try:
-            for piece in pieces:
-                reader.feed(piece)
-                body += reader.take()
-        except BrokenRequestError:
-            return reader.status, body, reader.is_done, True
-        return reader.status, body, reader.is_done, False
-
-    whole, pieces = read([data]), read(cut(data, at))
-    if not whole[3]:
-        assert pieces == whole
+    check_response(data, at)
 
 
 @settings(max_examples=300, deadline=None)
@@ -168,16 +128,7 @@ def test_responses_are_the_same_however_they_are_cut(data: bytes, at: list[int])
 @example(STREAMS[5], [], MESSAGES_LOOK)
 @example(STREAMS[7], [3, 50], RESPONSES_LOOK)
 def test_streams_are_the_same_however_they_are_cut(data: bytes, at: list[int], look: Look) -> None:
-    def scan(pieces: list[bytes], *, holds_end: bool) -> tuple[Any, ...]:
-        scanner = SseScanner(keep_usage=True, look=look, holds_end=holds_end)
-        out = b"".join(scanner.feed(piece) for piece in pieces) + scanner.close()
-        assert len(out) + len(scanner.ending) <= len(data)
-        told = scanner.tokens, scanner.usage, scanner.opening, scanner.fault, scanner.is_complete
-        return (*told, (out + scanner.ending).replace(b"\r\n", b"\n"))
-
-    whole = scan([data], holds_end=False)
-    assert scan(cut(data, at), holds_end=False) == whole
-    assert scan([data], holds_end=True)[:5] == whole[:5]
+    check_stream(data, at, look)
 
 
 def test_an_event_without_an_end_is_bounded() -> None:
@@ -195,19 +146,4 @@ def test_an_event_without_an_end_is_bounded() -> None:
 def test_a_body_is_refused_or_forwarded_with_its_own_members(
     data: bytes, operation: Operation
 ) -> None:
-    found = read_call(data, operation)
-    if isinstance(found, Refusal):
-        assert found.message
-        return
-    assert isinstance(found, Call)
-    assert found.ask.input_bytes >= 0
-    sent = json.loads(forwarded_body(found, Decided("real", 7, "salt", 0, "id")))
-    given_ = json.loads(data)
-    assert sent["model"] == "real"
-    ours = {"model", "cache_salt", "priority", "request_id", "stream_options", *operation.bounds}
-    assert {k: v for k, v in sent.items() if k not in ours} == {
-        k: v for k, v in given_.items() if k not in ours
-    }
-    assert not operation.generates or all(
-        sent[name] <= 7 for name in operation.bounds if sent.get(name) is not None
-    )
+    check_body(data, operation)

@@ -69,6 +69,7 @@ def test_no_layer_names_a_missing_module() -> None:
         "requirements-test.lock",
         "requirements-tracing.lock",
         "requirements-vllm.lock",
+        "tests/fuzz/requirements.lock",
     ],
 )
 def test_lock_file_pins_hashes_and_holds_no_address(name: str) -> None:

@@ -1,0 +1,75 @@
+"""Coverage-guided search over the gateway's parsers: `python -m tests.fuzz.run [TARGET...]`.
+
+Atheris instruments `routing.gateway`, libFuzzer mutates the inputs of `corpus/`. It is no
+dependency of the tests; its wheels are for Linux with CPython 3.11 to 3.13:
+
+    .venv/bin/python -m pip install --require-hashes -r tests/fuzz/requirements.lock
+    .venv/bin/python -m tests.fuzz.run --seconds 600        # each target, ten minutes in all
+    .venv/bin/python -m tests.fuzz.run stream --seconds 60 --keep
+
+An input that breaks a target is written to test-artifacts/fuzz/<target>/ and printed; put it into
+`corpus/` with the repair. `--keep` adds the smallest set of inputs that reach new code.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+CORPUS = HERE / "corpus"
+FOUND = ROOT / "test-artifacts" / "fuzz"
+MAX_BYTES = 700  # longer inputs find nothing more here, and are slower
+INPUT_LIMIT_S = 5  # one that takes longer is a finding
+MEMORY_MB = 1024
+NAMES = ("request", "response", "stream", "body", "answer", "picture")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("targets", nargs="*", choices=[*NAMES, []], help="default: all of them")
+    parser.add_argument("--seconds", type=int, default=600, help="in all")
+    parser.add_argument("--seed", type=int, default=0, help="0: another one each time")
+    parser.add_argument("--keep", action="store_true", help="add what reaches new code to corpus/")
+    options = parser.parse_args()
+    targets = options.targets or list(NAMES)
+    codes = [search(one, options.seconds // len(targets), options) for one in targets]
+    return max(codes)
+
+
+def search(target: str, seconds: int, options: argparse.Namespace) -> int:
+    """One target in a process of its own, since libFuzzer ends with it. 0 when nothing broke."""
+    broken = FOUND / target
+    broken.mkdir(parents=True, exist_ok=True)
+    seeds = CORPUS / target
+    with tempfile.TemporaryDirectory() as grown:
+        words = [
+            f"-max_total_time={max(1, seconds)}",
+            f"-max_len={MAX_BYTES}",
+            f"-timeout={INPUT_LIMIT_S}",
+            f"-rss_limit_mb={MEMORY_MB}",
+            f"-seed={options.seed}",
+            f"-artifact_prefix={broken}{os.sep}",
+            "-print_final_stats=1",
+        ]
+        code = _fuzzer(target, [*words, grown, str(seeds)])
+        if options.keep and code == 0:
+            with tempfile.TemporaryDirectory() as merged:
+                _fuzzer(target, ["-merge=1", merged, str(seeds), grown])
+                for path in Path(merged).iterdir():
+                    shutil.copy(path, seeds)
+    return code
+
+
+def _fuzzer(target: str, words: list[str]) -> int:
+    print(f"== {target}: {' '.join(words)}", flush=True)
+    command = [sys.executable, "-m", "tests.fuzz.child", target, *words]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
