@@ -1,5 +1,8 @@
 """The official client through the gateway to a real engine: what it is told is what is billed."""
 
+import json
+import os
+import subprocess
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +14,8 @@ import openai
 import pytest
 import redis
 
+from capacity.drivers.vllm_env import VllmEnvironment
+from capacity.drivers.vllm_serve import local_model
 from routing.contracts.pricing import spend_nanousd
 from tenants.models import Tenant, Usage
 from tests.gatewaying import payloads
@@ -235,3 +240,44 @@ def test_messages_of_one_tenant_are_not_in_the_prefix_cache_of_another(desk: Des
     ]
     assert cached[0] == cached[2] == 0
     assert cached[1] > 0
+
+
+PROMPTS = 20
+
+
+def test_vllms_own_benchmark_counts_what_the_ledger_counts(
+    desk: Desk, vllm_environment: VllmEnvironment, vllm_state: Path, tmp_path: Path
+) -> None:
+    """`vllm bench serve` through the gateway, as people load an engine: no call fails."""
+    words = [
+        *("bench", "serve", "--backend", "openai-chat", "--endpoint", "/v1/chat/completions"),
+        *("--base-url", desk.gateway.url, "--model", "alpha-8b"),
+        *("--tokenizer", str(local_model("tiny", vllm_state)), "--ready-check-timeout-sec", "0"),
+        *("--dataset-name", "random", "--random-input-len", "48", "--random-output-len", "12"),
+        *("--num-prompts", str(PROMPTS), "--max-concurrency", "4", "--seed", "7"),
+        *("--save-result", "--result-dir", str(tmp_path), "--result-filename", "bench.json"),
+        "--disable-tqdm",
+    ]
+    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    done = subprocess.run(
+        [str(vllm_environment.executable), *words],
+        env={**os.environ, **offline, "OPENAI_API_KEY": ACME_KEY, "NO_PROXY": "127.0.0.1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    told = json.loads((tmp_path / "bench.json").read_text())
+    assert (told["completed"], told["failed"]) == (PROMPTS, 0), done.stdout[-2000:]
+    wait_until(lambda: Usage.objects.count() >= PROMPTS, 20, "the ledger rows")
+    rows = list(Usage.objects.all())
+    assert len(rows) == PROMPTS
+    assert {(row.usage_source, row.status, row.is_stream) for row in rows} == {
+        ("reported", "ok", True)
+    }
+    assert sum(row.input_tokens for row in rows) == told["total_input_tokens"] > 0
+    assert sum(row.output_tokens for row in rows) == told["total_output_tokens"] > 0
+    for row in rows:
+        assert row.spend_nanousd == spend_nanousd(ALPHA, *billed(row)) > 0
