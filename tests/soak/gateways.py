@@ -243,5 +243,5 @@ def wrong_row(outcome: str, row: Row | None) -> str | None:
     if outcome in (CUT_LOST, CUT_SILENT):
         return None if row.status == "incomplete" else "a cut stream that is not incomplete"
     if outcome == LEFT:
-        return None if row.status in ("cancelled", "ok") else "a call that was left"
+        return None if row.status == "cancelled" else "a call that was left"
     return "a refusal that was charged" if row.spend_nanousd else None

@@ -17,13 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.soak import kinds
-from tests.soak.kinds import KILLS, KINDS, PLAIN, TAG
+from tests.soak.kinds import KILLS, KINDS, LEAVES, PLAIN, TAG
 from tests.upstream import LAST, answer, event, framed, head, sse_head, stream_events, usage
 
 BURST_S = 1.5
 PIECES = ("he", "llo", " the", "re", " you")
 PROMPT_TOKENS, OUTPUT_TOKENS = 12, len(PIECES)
 GAP_S = 0.004
+LEFT_GAP_S = 0.5  # between the pieces of an answer whose caller leaves half-way
 SEEN_S = 0.1  # until what was sent has been read, before the connection is reset
 _JSON = ("content-type", "application/json")
 # A millisecond: a fault that one call asked for must not keep its replica from the others.
@@ -116,7 +117,7 @@ class Replica:
         if shown.endswith("in_stream") or shown == KILLS:
             writer.write(BEGUN)
             return await _spoil(shown, reader, writer)
-        return await _serve_well(is_stream, writer)
+        return await _serve_well(is_stream, writer, LEFT_GAP_S if fault == LEAVES else GAP_S)
 
 
 async def _spoil(fault: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -131,14 +132,14 @@ async def _spoil(fault: str, reader: asyncio.StreamReader, writer: asyncio.Strea
     return _reset(writer) if fault == "reset_in_stream" else False
 
 
-async def _serve_well(is_stream: bool, writer: asyncio.StreamWriter) -> bool:
+async def _serve_well(is_stream: bool, writer: asyncio.StreamWriter, gap_s: float) -> bool:
     if not is_stream:
-        await asyncio.sleep(GAP_S)
+        await asyncio.sleep(gap_s)
         writer.write(ANSWER)
         return True
     writer.write(START + EVENTS[0])
     for one in EVENTS[1:]:
-        await asyncio.sleep(GAP_S)
+        await asyncio.sleep(gap_s)
         if writer.is_closing():
             return False
         writer.write(one)
