@@ -1,4 +1,4 @@
-"""One target under libFuzzer: `python -m tests.fuzz.child TARGET LIBFUZZER_OPTIONS...`."""
+"""One target under libFuzzer: `python -m tests.fuzz.child TARGET LAUNCHER OPTIONS...`."""
 
 import sys
 
@@ -12,5 +12,5 @@ with atheris.instrument_imports(include=["routing.gateway"]):
 
 if __name__ == "__main__":
     target = TARGETS[sys.argv[1]]
-    atheris.Setup([sys.argv[0], *sys.argv[2:]], target)
+    atheris.Setup(sys.argv[2:], target)
     atheris.Fuzz()

@@ -13,6 +13,7 @@ An input that breaks a target is written to test-artifacts/fuzz/<target>/ and pr
 
 import argparse
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -46,7 +47,11 @@ def search(target: str, seconds: int, options: argparse.Namespace) -> int:
     broken = FOUND / target
     broken.mkdir(parents=True, exist_ok=True)
     seeds = CORPUS / target
-    with tempfile.TemporaryDirectory() as grown:
+    with tempfile.TemporaryDirectory() as directory:
+        grown, merged = Path(directory, "grown"), Path(directory, "merged")
+        grown.mkdir()
+        merged.mkdir()
+        again = _launcher(target, Path(directory))
         words = [
             f"-max_total_time={max(1, seconds)}",
             f"-max_len={MAX_BYTES}",
@@ -56,19 +61,27 @@ def search(target: str, seconds: int, options: argparse.Namespace) -> int:
             f"-artifact_prefix={broken}{os.sep}",
             "-print_final_stats=1",
         ]
-        code = _fuzzer(target, [*words, grown, str(seeds)])
+        code = _fuzzer(target, [*words, str(grown), str(seeds)], again)
         if options.keep and code == 0:
-            with tempfile.TemporaryDirectory() as merged:
-                _fuzzer(target, ["-merge=1", merged, str(seeds), grown])
-                for path in Path(merged).iterdir():
-                    shutil.copy(path, seeds)
+            code = _fuzzer(target, ["-merge=1", str(merged), str(seeds), str(grown)], again)
+            for path in merged.iterdir():
+                shutil.copy(path, seeds)
     return code
 
 
-def _fuzzer(target: str, words: list[str]) -> int:
+def _fuzzer(target: str, words: list[str], again: Path) -> int:
     print(f"== {target}: {' '.join(words)}", flush=True)
-    command = [sys.executable, "-m", "tests.fuzz.child", target, *words]
+    command = [sys.executable, "-m", "tests.fuzz.child", target, str(again), *words]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+def _launcher(target: str, directory: Path) -> Path:
+    """A program that libFuzzer can start: to merge, it runs itself again."""
+    path = directory / "again"
+    words = [sys.executable, "-m", "tests.fuzz.child", target, str(path)]
+    path.write_text(f'#!/bin/sh\ncd {shlex.quote(str(ROOT))}\nexec {shlex.join(words)} "$@"\n')
+    path.chmod(0o700)
+    return path
 
 
 if __name__ == "__main__":
