@@ -7,17 +7,19 @@ dependency of the tests; its wheels are for Linux with CPython 3.11 to 3.13:
     .venv/bin/python -m tests.fuzz.run --seconds 600        # each target, ten minutes in all
     .venv/bin/python -m tests.fuzz.run stream --seconds 60 --keep
 
-An input that breaks a target is written to test-artifacts/fuzz/<target>/ and printed; put it into
-`corpus/` with the repair. `--keep` adds the smallest set of inputs that reach new code.
+An input that breaks a target is written to test-artifacts/fuzz/<target>/ and printed in base64; add
+that line to `corpus/<target>.b64` with the repair. `--keep` adds the smallest set of inputs that
+reach new code.
 """
 
 import argparse
+import base64
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -46,11 +48,12 @@ def search(target: str, seconds: int, options: argparse.Namespace) -> int:
     """One target in a process of its own, since libFuzzer ends with it. 0 when nothing broke."""
     broken = FOUND / target
     broken.mkdir(parents=True, exist_ok=True)
-    seeds = CORPUS / target
     with tempfile.TemporaryDirectory() as directory:
-        grown, merged = Path(directory, "grown"), Path(directory, "merged")
-        grown.mkdir()
-        merged.mkdir()
+        seeds, grown, merged = (Path(directory, name) for name in ("seeds", "grown", "merged"))
+        for folder in (seeds, grown, merged):
+            folder.mkdir()
+        for number, one in enumerate(kept(target)):
+            (seeds / str(number)).write_bytes(one)
         again = _launcher(target, Path(directory))
         words = [
             f"-max_total_time={max(1, seconds)}",
@@ -64,9 +67,21 @@ def search(target: str, seconds: int, options: argparse.Namespace) -> int:
         code = _fuzzer(target, [*words, str(grown), str(seeds)], again)
         if options.keep and code == 0:
             code = _fuzzer(target, ["-merge=1", str(merged), str(seeds), str(grown)], again)
-            for path in merged.iterdir():
-                shutil.copy(path, seeds)
+            keep(target, {path.read_bytes() for path in merged.iterdir()} | {*kept(target)})
     return code
+
+
+def kept(target: str) -> list[bytes]:
+    """The inputs of a target: one a line, in base64."""
+    lines = (CORPUS / f"{target}.b64").read_text().splitlines()
+    return [base64.b64decode(line, validate=True) for line in lines]
+
+
+def keep(target: str, inputs: Collection[bytes]) -> None:
+    """Write a target's inputs, the shortest first."""
+    ordered = sorted(inputs, key=lambda one: (len(one), one))
+    lines = [base64.b64encode(one).decode() for one in ordered]
+    (CORPUS / f"{target}.b64").write_text("\n".join(lines) + "\n")
 
 
 def _fuzzer(target: str, words: list[str], again: Path) -> int:
