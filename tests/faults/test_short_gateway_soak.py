@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.soak.gateways import Plan
+from tests.soak.gateways import GROWTH_MAX, Plan
 from tests.soak.kinds import KINDS
 from tests.soak.served import close_books, served, soaked
 
@@ -25,4 +25,6 @@ def test_each_fault_has_its_one_outcome(store: redis.Redis, tmp_path: Path) -> N
     print(f"\n{report.table()}")
     assert not report.unclassified, "\n".join(report.unclassified[:20])
     assert differences == {}
+    ((_, descriptors),) = report.growth()
+    assert descriptors < GROWTH_MAX
     assert {one.fault for one in callers.seen} == set(KINDS)

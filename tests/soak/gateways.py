@@ -22,8 +22,8 @@ from tests.soak.kinds import (
     KILLS_FIRST,
     KINDS,
     LEFT,
-    MET_OUTCOMES,
     OK,
+    may_end,
 )
 from tests.soak.replica import OUTPUT_TOKENS, PROMPT_TOKENS
 from tests.stack import GatewayProcess
@@ -217,8 +217,8 @@ def classify(seen: Iterable[Seen], rows: dict[str, Row], farm: Farm, report: Rep
         if one.outcome != KINDS[fault].expected:
             replica = row.replica if row is not None else ""
             met = farm.met(replica, one.started_at_s, one.ended_at_s)
-            if met is not None and one.outcome in MET_OUTCOMES[met]:
-                fault = met
+            if met is not None and may_end(fault, met, one.outcome):
+                fault = f"{fault}, {met}"
             else:
                 report.unclassified.append(f"{one}, its row {row}")
         report.outcomes[fault, one.outcome] += 1

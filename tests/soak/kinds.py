@@ -59,5 +59,15 @@ KINDS: dict[str, Kind] = {
 }
 BURSTS = ("busy_always", "limited_always")  # also sent many at once
 # What no call asked for: its last replica was killed, or in a burst of refusals, under it.
-MET_KILL, MET_BURST = "(met a killed replica)", "(met a burst)"
-MET_OUTCOMES = {MET_KILL: (CUT_LOST, FAILED), MET_BURST: (FULL, LIMITED)}
+MET_KILL, MET_BURST = "met a killed replica", "met a burst"
+_MET = {MET_KILL: (CUT_LOST, FAILED), MET_BURST: (FULL, LIMITED)}
+
+
+def may_end(fault: str, met: str, outcome: str) -> bool:
+    """Whether a call with a fault of its own may end so, since its last replica was in trouble too.
+
+    A call that some replica would serve is sent on to it: only its output that was lost is seen.
+    """
+    if KINDS[fault].expected == OK:
+        return (met, outcome) == (MET_KILL, CUT_LOST)
+    return outcome in _MET[met]
