@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tests.soak.kinds import BURSTS, KINDS, LEAVES, LEFT, OK, PLAIN
+from tests.soak.kinds import AWAY, AWAY_WORDS, BURSTS, KINDS, LEAVES, LEFT, OK, PLAIN
 
 ANSWER_S = 120.0  # above the whole deadline of a call
 MAX_IN_FLIGHT = 96  # a burst on top still fits the ramp; above it an arrival waits, and is late
@@ -195,7 +195,7 @@ class _Call:
             body = await reader.readexactly(int(lines[b"content-length"]))
             found = json.loads(body)
             is_whole = status == 200 and found["choices"][0]["finish_reason"] == "stop"
-            self.outcome = OK if is_whole else f"{status} {found['error']['code']}"
+            self.outcome = OK if is_whole else _told(status, found["error"])
         elif not await self._stream(reader):
             return False
         return lines.get(b"connection") != b"close"
@@ -218,3 +218,8 @@ class _Call:
         else:
             self.outcome = "ended without an end"
         return True
+
+
+def _told(status: int, error: dict[str, str]) -> str:
+    """A refusal in short."""
+    return AWAY if error["message"].startswith(AWAY_WORDS) else f"{status} {error['code']}"

@@ -16,6 +16,8 @@ from statistics import median
 from tests.soak.callers import Callers, Seen
 from tests.soak.farm import Farm
 from tests.soak.kinds import (
+    AWAY,
+    AWAY_RATIO_MAX,
     CUT_LOST,
     CUT_SILENT,
     KILLS,
@@ -212,18 +214,24 @@ class Row:
 
 def classify(seen: Iterable[Seen], rows: dict[str, Row], farm: Farm, report: Report) -> None:
     """Count each call under its fault and outcome; what does not fit is `unclassified`."""
+    away = 0
     for one in seen:
         fault, row = one.fault, rows.get(one.request_id)
         if one.outcome != KINDS[fault].expected:
             replica = row.replica if row is not None else ""
             met = farm.met(replica, one.started_at_s, one.ended_at_s)
-            if met is not None and may_end(fault, met, one.outcome):
+            if one.outcome == AWAY:
+                fault = f"{fault}, met a store that did not answer"
+            elif met is not None and may_end(fault, met, one.outcome):
                 fault = f"{fault}, {met}"
             else:
                 report.unclassified.append(f"{one}, its row {row}")
         report.outcomes[fault, one.outcome] += 1
+            away += one.outcome == AWAY
         if (wrong := wrong_row(one.outcome, row)) is not None:
             report.unclassified.append(f"{wrong}: {one}, its row {row}")
+    if away > AWAY_RATIO_MAX * sum(report.outcomes.values()):
+        report.unclassified.append(f"{away} calls met a store that did not answer")
 
 
 def wrong_row(outcome: str, row: Row | None) -> str | None:

@@ -15,6 +15,10 @@ FAILED = "502 upstream_error"
 SILENT = "504 upstream_timeout"
 FULL = "503 no_capacity"
 LIMITED = "429 upstream_rate_limited"
+# The machine kept the store from answering within the gateway's second: rare, and said in words.
+AWAY = "503 store away"
+AWAY_WORDS = "The shared limits "
+AWAY_RATIO_MAX = 0.001
 
 TAG = re.compile(rb'"user":"([a-z_]+)-(\d+)"')
 

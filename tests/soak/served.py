@@ -32,10 +32,10 @@ from tests.stack import (
 )
 
 DEADLINES = (5.0, 8.0, 90.0)  # far above what a busy machine needs for a healthy answer
-# A call's own fault may be followed by a replica's: the third try then still serves. The budget is
-# wide: here each retry is a fault that was put in, not a storm.
+# A call's own fault may be followed by a killed and by a refusing replica: the fourth try serves.
+# The budget is wide: here each retry is a fault that was put in, not a storm.
 FAILURES = FailurePolicy(
-    attempts=3, retry_per_success=0.2, retry_burst=200.0, resend_before_output=True
+    attempts=4, retry_per_success=0.2, retry_burst=200.0, resend_before_output=True
 )
 LIMITS = (
     limit(Dimension.REQUESTS, 10**9, WindowKind.DAY),
