@@ -227,7 +227,7 @@ def classify(seen: Iterable[Seen], rows: dict[str, Row], farm: Farm, report: Rep
             else:
                 report.unclassified.append(f"{one}, its row {row}")
         report.outcomes[fault, one.outcome] += 1
-            away += one.outcome == AWAY
+        away += one.outcome == AWAY
         if (wrong := wrong_row(one.outcome, row)) is not None:
             report.unclassified.append(f"{wrong}: {one}, its row {row}")
     if away > AWAY_RATIO_MAX * sum(report.outcomes.values()):
@@ -247,5 +247,6 @@ def wrong_row(outcome: str, row: Row | None) -> str | None:
     if outcome in (CUT_LOST, CUT_SILENT):
         return None if row.status == "incomplete" else "a cut stream that is not incomplete"
     if outcome == LEFT:
-        return None if row.status == "cancelled" else "a call that was left"
+        # Its replica may have been killed while it left.
+        return None if row.status in ("cancelled", "incomplete") else "a call that was left"
     return "a refusal that was charged" if row.spend_nanousd else None
