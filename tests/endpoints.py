@@ -25,6 +25,7 @@ NEW_USER = {
     "grants": ["policy.publish"],
 }
 PAUSE = {"kind": "pause", "work_class": "batch", "reason": "Capacity is reduced."}
+HOOK = {"name": "words", "kind": "python", "entry_point": "words"}
 PLAYBOOK = to_plain(SHIPPED["noisy-tenant"])
 LIMIT = {"scope": "tenant", "dimension": "req", "window": "d", "amount": 5}
 MORE = {"scope": "tenant", "dimension": "out", "window": "m", "amount": 99_000, "reason": "launch"}
@@ -140,6 +141,11 @@ ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
     ("post", "rollouts/{rollout}/abort/", {"reason": "no"}, {"ana", "ada"}),
     ("post", "rollouts/{rollout}/roll-back/", {}, {"ana", "ada"}),
     ("post", "rollouts/", {"pool": "p-c", "reason": "newer"}, {"ana", "ada"}),
+    ("get", "hooks/", None, ALL),
+    ("get", "hooks/pii/", None, ALL),
+    ("post", "hooks/", HOOK, {"ana", "ada"}),
+    ("patch", "hooks/pii/", {"purpose": "Names"}, {"ana", "ada"}),
+    ("delete", "hooks/pii/", None, {"ana", "ada"}),
     ("get", "overrides/", None, ALL),
     ("get", "overrides/?active=true", None, ALL),
     ("get", "overrides/{override}/", None, ALL),

@@ -26,6 +26,7 @@ from routing.contracts.endpoint_state import EndpointState, PoolState, encode_po
 from routing.contracts.enums import ReplicaHealth, StoreMode
 from routing.contracts.ids import day_of, uuid7
 from routing.contracts.process import GatewayStatus, ProcessStatus, encode_status
+from routing.hooks.services import add_hook
 from routing.policies.rules.document import in_order
 from routing.policies.selectors import live
 from routing.policies.services import publish, save_draft
@@ -226,6 +227,12 @@ def make_policy(world: World, model: str = "llama-8b", versions: int = 1) -> Non
             note=f"weights {number}",
             actor=Actor(world.people["ana"].pk, "ana") if world.people else ACTOR,
         )
+
+
+def make_hook(name: str = "pii") -> None:
+    """A webhook that no policy names yet."""
+    url, secret = "https://guard.example.com/check", "a-secret-of-the-factories"
+    add_hook(name=name, kind="webhook", url=url, secret=secret, purpose="Names", actor=ACTOR)
 
 
 def make_rollout(world: World, pool: str, *, reason: str = "a newer build") -> int:

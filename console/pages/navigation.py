@@ -28,6 +28,7 @@ _EVERYTHING = (
         "Traffic",
         (
             ("Policies", "policies"),
+            ("Hooks", "hooks"),
             ("Overrides", "overrides"),
             ("Playbooks", "playbooks"),
             ("Usage", "usage"),

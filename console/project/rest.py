@@ -14,6 +14,7 @@ from console.pages import api as console
 from console.pages import overview_api as overview
 from console.pages.reference import reference
 from routing.estimates import api as estimates
+from routing.hooks import api as hooks
 from routing.overrides import api as overrides
 from routing.policies import api as policies
 from routing.policies import draft_api as drafts
@@ -176,6 +177,8 @@ _v1: list[URLPattern | URLResolver] = [
     path("carbon/power/", economics.Power.as_view(), name="api_carbon_power"),
     path("overrides/", overrides.Overrides.as_view(), name="api_overrides"),
     path("overrides/<int:override_id>/", overrides.OneOverride.as_view(), name="api_override"),
+    path("hooks/", hooks.Hooks.as_view(), name="api_hooks"),
+    path("hooks/<slug:name>/", hooks.OneHook.as_view(), name="api_hook"),
     path("playbooks/", playbooks.Playbooks.as_view(), name="api_playbooks"),
     path("playbooks/<slug:name>/", include(_playbook)),
     path("series/", slices.SeriesView.as_view(), name="api_series"),

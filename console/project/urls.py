@@ -18,6 +18,7 @@ from console.accounts import people, profile
 from console.pages import audit, failures, health, jobs, overview, questions, system
 from console.web import theme
 from routing.estimates import pages as estimates
+from routing.hooks import pages as hooks
 from routing.overrides import pages as overrides
 from routing.policies import editor
 from routing.policies import pages as policies
@@ -105,6 +106,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("overrides/", overrides.overrides, name="overrides"),
     path("new-override/", overrides.new_override, name="new_override"),
     path("overrides/<int:override_id>/lift/", overrides.lift, name="lift_override"),
+    path("hooks/", hooks.hooks, name="hooks"),
+    path("new-hook/", hooks.new_hook, name="new_hook"),
+    path("hooks/<slug:name>/", hooks.one_hook, name="hook"),
+    path("hooks/<slug:name>/remove/", hooks.remove, name="remove_hook"),
     path("capacity/forecast/", forecasts.forecasts, name="forecasts"),
     path("capacity/forecast/now/", forecasts.forecast_now, name="forecast_now"),
     path("capacity/forecast/<int:forecast_id>/", forecasts.forecast, name="forecast"),

@@ -18,8 +18,9 @@ _OUTPUT_TOKENS = Dimension.OUTPUT_TOKENS.value
 _SPEND_NANOUSD = Dimension.SPEND_NANOUSD.value
 
 # `error_code` (routing.decision.types.Reason) of a request that itself is at fault: no other
-# upstream would have taken it.
-_OF_CALLER = ("invalid_request", "request_too_large")
+# upstream would have taken it, or its answer was not to be given.
+_OF_CALLER = ("invalid_request", "request_too_large", "hook_refused")
+_HOOK_REFUSED = "hook_refused"
 
 
 class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -32,6 +33,7 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     resource, whose `model` is `resource:<name>`. `task_outcome` is a `TaskOutcome` or
     empty, `task_score` a ratio (0..1): what the caller says of the task that the request ends.
     `operation` is what was called (`chat`, `embeddings`, ...), empty for a named resource.
+    `hops_us` are microseconds by what took them: `hook.<name>.<point>.<verdict>`.
     """
 
     request_id: str
@@ -91,14 +93,19 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_refused(self) -> bool:
-        """An upstream answered that the request itself is at fault: a refusal, nobody's failure."""
+        """An upstream or a hook found the request itself at fault: a refusal, nobody's failure."""
         return self.status is RequestStatus.FAILED and self.error_code in _OF_CALLER
 
     @property
     def has_failed(self) -> bool:
-        """We failed the caller; an answer cut short as much as one that never began."""
+        """We failed the caller; an answer cut short as much as one that never began.
+
+        One that a hook of the policy has cut is as the operator wants it.
+        """
         return (
-            self.status in (RequestStatus.FAILED, RequestStatus.INCOMPLETE) and not self.is_refused
+            self.status in (RequestStatus.FAILED, RequestStatus.INCOMPLETE)
+            and not self.is_refused
+            and self.error_code != _HOOK_REFUSED
         )
 
 

@@ -36,6 +36,8 @@ class Reason(StrEnum):
     CONTEXT_CAPPED = "context_capped"
     CLASS_PAUSED = "class_paused"
     SHED = "shed"
+    HOOK_REFUSED = "hook_refused"
+    HOOK_FAILED = "hook_failed"
     NO_CAPACITY = "no_capacity"
     MODEL_UNAVAILABLE = "model_unavailable"
     SHUTTING_DOWN = "shutting_down"

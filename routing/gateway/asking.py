@@ -8,8 +8,8 @@ from routing.gateway.http1 import ResponseReader
 MAX_ANSWER_BYTES = 64 << 10
 
 
-class _Answer:
-    """Hears one response to its end."""
+class Answer:
+    """Hears one response to its end, or to above `MAX_ANSWER_BYTES`; `done` says if it is whole."""
 
     def __init__(self, reader: ResponseReader) -> None:
         self._reader = reader
@@ -39,7 +39,7 @@ async def ask(endpoint: Endpoint, method: bytes, path: bytes, body: bytes = b"")
     head = endpoint.head(method, path, b"probe", len(body), b"connection: close\r\n")
     connection = await endpoint.connections.dial()
     try:
-        answer = _Answer(connection.reader)
+        answer = Answer(connection.reader)
         connection.send(answer, head, body)
         is_whole = await answer.done
         return answer.body if is_whole and connection.reader.status == 200 else None

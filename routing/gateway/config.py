@@ -26,7 +26,7 @@ class GatewayConfig:
     `gateway_id` stays over restarts and owns the journal directory, `incarnation` is new at each
     start. `drain_s` bounds how long a stopping gateway finishes what is in flight. Providers are
     called with the system's authorities, and those in `provider_ca_file`; `private_providers` are
-    hosts of theirs that may have addresses inside.
+    hosts of theirs that may have addresses inside, `private_hooks` such hosts of webhooks.
     """
 
     gateway_id: str
@@ -43,6 +43,7 @@ class GatewayConfig:
     max_body_bytes: int = MAX_BODY_BYTES
     provider_ca_file: str = ""
     private_providers: frozenset[str] = frozenset()
+    private_hooks: frozenset[str] = frozenset()
     version: str = VERSION
 
     @property
@@ -81,6 +82,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> GatewayConfig:
         drain_s=float(_number(environ, "HEADRACE_GATEWAY_DRAIN_S", 60)),
         provider_ca_file=environ.get("HEADRACE_PROVIDER_CA_FILE", ""),
         private_providers=frozenset(environ.get("HEADRACE_PRIVATE_PROVIDERS", "").split()),
+        private_hooks=frozenset(environ.get("HEADRACE_PRIVATE_HOOKS", "").split()),
         max_body_bytes=_number(environ, "HEADRACE_GATEWAY_MAX_BODY_BYTES", MAX_BODY_BYTES),
     )
 

@@ -62,10 +62,7 @@ class Ends:
 
     def answered(self, exchange: Exchange, relay: Relay, body: bytes, usage: Usage | None) -> None:
         """A whole answer has come; `usage` as it states it."""
-        source = UsageSource.REPORTED
-        if usage is None:
-            source = UsageSource.COUNTED
-            usage = counted(exchange, _tokens_in(body, exchange))
+        usage, source = _usage_in(exchange, body, usage)
         spend = spend_of(exchange, usage)
         rates = rate_headers(exchange, self.now_ms())
         keep_alive = exchange.request.keep_alive
@@ -74,7 +71,32 @@ class Ends:
             exchange.recording.feed(body)
         self._succeeded(exchange, relay)
         finish = partial(self.finish, exchange, data, keep_alive=keep_alive)
-        self._account(exchange, RequestStatus.OK, usage, source, 200, done=finish)
+        if exchange.is_gone:  # while hooks looked at it
+            status, code = RequestStatus.CANCELLED, "client_closed"
+            self._account(exchange, status, usage, source, _CANCELLED_STATUS, code)
+        else:
+            self._account(exchange, RequestStatus.OK, usage, source, 200, done=finish)
+
+    def withhold(
+        self,
+        exchange: Exchange,
+        relay: Relay,
+        refusal: Refusal,
+        body: bytes = b"",
+        usage: Usage | None = None,
+    ) -> None:
+        """A hook keeps back all of an answer, of which nothing was sent: refused, and charged.
+
+        `body` and `usage` are those of a whole answer.
+        """
+        if body:
+            usage, source = _usage_in(exchange, body, usage)
+        else:
+            usage, source = self._usage_of(exchange, relay)
+        self._succeeded(exchange, relay)
+        if exchange.recording is not None:
+            exchange.recording.drop()  # charged, with no answer to give again
+        self._refuse_held(exchange, refusal, usage, source, is_void=False)
 
     def cost_event(self, exchange: Exchange, relay: Relay) -> bytes:
         """What a stream costs, and the policy that served it, as an event in the caller's shape."""
@@ -109,6 +131,8 @@ class Ends:
     def client_gone(self, exchange: Exchange) -> None:
         """The caller has left: close the upstream at once, charge what was used."""
         exchange.is_gone = True
+        if exchange.is_judged:
+            return  # who judges it ends it, within the hooks' deadlines
         relay = exchange.attempt
         if isinstance(relay, Relay) and relay.is_whole:
             relay.end_whole()
@@ -206,19 +230,39 @@ class Ends:
 
     def give_up(self, exchange: Exchange, refusal: Refusal) -> None:
         """Refuse after a reservation. What no upstream took on is void; a lost request is a row."""
-        status = status_of(refusal)
+        is_void = not exchange.was_lost
+        self._refuse_held(exchange, refusal, NO_USAGE, UsageSource.COUNTED, is_void=is_void)
+
+    def _refuse_held(
+        self,
+        exchange: Exchange,
+        refusal: Refusal,
+        usage: Usage,
+        source: UsageSource,
+        *,
+        is_void: bool,
+    ) -> None:
         exchange.refusal = refusal
         self.stats.refused(refusal.reason)
         self._account(
             exchange,
             RequestStatus.FAILED,
-            NO_USAGE,
-            UsageSource.COUNTED,
-            status,
+            usage,
+            source,
+            status_of(refusal),
             refusal.reason,
-            is_void=not exchange.was_lost,
+            is_void=is_void,
             done=lambda: self.answer_refusal(exchange, refusal),
         )
+
+    def left_early(self, exchange: Exchange) -> None:
+        """Its caller left before anything was held: a shape row is all that is left."""
+        exchange.step = Step.ENDED
+        self.live.discard(exchange)
+        ended_ms = exchange.millis(time.monotonic())
+        status = RequestStatus.CANCELLED
+        end = End(status, NO_USAGE, UsageSource.COUNTED, ended_ms, _CANCELLED_STATUS)
+        self.accountant.shape(shape_row(exchange, end, status, ended_ms))
 
     def refuse(self, exchange: Exchange, refusal: Refusal) -> None:
         """Refuse without a reservation: a shape row and a count are all that is left."""
@@ -258,6 +302,13 @@ class Ends:
             refusal, headers, keep_alive=keep_alive, style=style, request_id=exchange.request_id
         )
         exchange.client.finish(data, keep_alive=keep_alive)
+
+
+def _usage_in(exchange: Exchange, body: bytes, usage: Usage | None) -> tuple[Usage, UsageSource]:
+    """Usage of a whole answer: as it states it, else by its bytes."""
+    if usage is not None:
+        return usage, UsageSource.REPORTED
+    return counted(exchange, _tokens_in(body, exchange)), UsageSource.COUNTED
 
 
 def _tokens_in(body: bytes, exchange: Exchange) -> int:

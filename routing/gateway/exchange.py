@@ -2,7 +2,7 @@
 
 import random
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from routing.contracts.enums import WorkClass
 from routing.contracts.ids import uuid7
@@ -26,6 +26,9 @@ from routing.gateway.http1 import Request
 from routing.gateway.names import STREAM_COST
 from routing.gateway.once import Recording
 from routing.gateway.trace import Trace
+
+if TYPE_CHECKING:
+    from routing.gateway.hooks.stream import Watch
 
 _RANDOM_BITS: Final = 74
 
@@ -92,8 +95,10 @@ class Exchange:
         "first_token_s",
         "has_call",
         "hold",
+        "hops_us",
         "input_tokens",
         "is_gone",
+        "is_judged",
         "key",
         "model",
         "model_name",
@@ -118,6 +123,7 @@ class Exchange:
         "tried",
         "upstream_id",
         "was_lost",
+        "watch",
         "work_class",
     )
 
@@ -148,6 +154,7 @@ class Exchange:
         self.step = Step.READ
         self.is_gone = False
         self.has_call = False
+        self.is_judged = False  # hooks look at it, or at its whole answer
         self.was_lost = False  # an upstream took it and gave nothing
         self.operation: Operation = CHAT
         self.hold: Hold | None = None
@@ -171,6 +178,8 @@ class Exchange:
         self.trace: Trace | None = None  # where spans are exported
         self.rest = WHOLE  # what its body asks for beside the caller's own
         self.sent: Sent | None = None  # of a stream that may go on elsewhere
+        self.watch: Watch | None = None  # of a stream that hooks look at
+        self.hops_us: dict[str, int] | None = None  # what hooks said, and took
 
     @property
     def carried_tokens(self) -> int:

@@ -140,6 +140,7 @@ async def _close(gateway: Gateway) -> None:
     """Settle, flush and let go, in the order in which things depend on each other."""
     gateway.prober.stop()
     gateway.adapters.stop()
+    gateway.hooks.close()
     gateway.fleet.close()
     spans = gateway.spans
     flush = asyncio.ensure_future(spans.close(SHUTDOWN_FLUSH_S)) if spans is not None else None

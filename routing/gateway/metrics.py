@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from routing.gateway.fleet import Endpoint
+from routing.gateway.hooks.asked import AskedHook
 from routing.gateway.stats import BUCKETS_S, Histogram, Stats
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -39,6 +40,7 @@ def exposition(
     endpoints: Mapping[str, Endpoint],
     returns: Mapping[tuple[str, str], int],
     spans: Mapping[str, int],
+    hooks: Iterable[tuple[str, AskedHook]] = (),
 ) -> bytes:
     """The whole page; `returns` counts by limit and outcome, `spans` by outcome (none: off)."""
     lines: list[str] = []
@@ -52,6 +54,7 @@ def exposition(
             lines, "spans_total", "counter", "Spans of requests, by what became of them.",
             (((("outcome", outcome),), n) for outcome, n in spans.items()),
         )  # fmt: skip
+    _hooks(lines, list(hooks))
     _gauges(lines, gauges)
     _replicas(lines, endpoints)
     _histograms(lines, "time_to_first_token_seconds", "From accept to first token.", stats.ttft)
@@ -122,16 +125,37 @@ def _replicas(lines: list[str], endpoints: Mapping[str, Endpoint]) -> None:
     )  # fmt: skip
 
 
-def _histograms(lines: list[str], name: str, text: str, by_model: Mapping[str, Histogram]) -> None:
+def _hooks(lines: list[str], hooks: list[tuple[str, AskedHook]]) -> None:
+    if not hooks:
+        return
+    _family(
+        lines, "hook_calls_total", "counter", "Calls of safety hooks by verdict.",
+        (
+            ((("hook", name), ("verdict", verdict)), n)
+            for name, hook in hooks
+            for verdict, n in sorted(hook.verdicts.items())
+        ),
+    )  # fmt: skip
+    _family(
+        lines, "hook_breaker_open", "gauge", "1 while a hook is passed over, for it keeps failing.",
+        (((("hook", name),), 0 if hook.breaker.allows() else 1) for name, hook in hooks),
+    )  # fmt: skip
+    by_hook = {name: hook.duration for name, hook in hooks}
+    _histograms(lines, "hook_duration_seconds", "Of calls of safety hooks.", by_hook, "hook")
+
+
+def _histograms(
+    lines: list[str], name: str, text: str, found: Mapping[str, Histogram], of: str = "model"
+) -> None:
     full = f"headrace_{name}"
     lines += [f"# HELP {full} {text}", f"# TYPE {full} histogram"]
-    for model, histogram in by_model.items():
-        label, total = _escaped(model), 0
+    for whose, histogram in found.items():
+        label, total = _escaped(whose), 0
         for bound, count in zip((*BUCKETS_S, "+Inf"), histogram.counts, strict=True):
             total += count
-            lines.append(f'{full}_bucket{{model="{label}",le="{bound}"}} {total}')
-        lines.append(f'{full}_sum{{model="{label}"}} {histogram.sum_s:.6f}')
-        lines.append(f'{full}_count{{model="{label}"}} {total}')
+            lines.append(f'{full}_bucket{{{of}="{label}",le="{bound}"}} {total}')
+        lines.append(f'{full}_sum{{{of}="{label}"}} {histogram.sum_s:.6f}')
+        lines.append(f'{full}_count{{{of}="{label}"}} {total}')
 
 
 def _family(lines: list[str], name: str, kind: str, text: str, samples: Iterable[Sample]) -> None:

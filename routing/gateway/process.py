@@ -22,6 +22,7 @@ from routing.gateway.calibration import SHARE_EVERY_S
 from routing.gateway.config import GatewayConfig
 from routing.gateway.credits import Credits
 from routing.gateway.fleet import Fleet
+from routing.gateway.hooks.keeper import Hooks
 from routing.gateway.journal import Journal
 from routing.gateway.metrics import Gauges, exposition
 from routing.gateway.overrides import OverrideKeeper, Overrides
@@ -78,6 +79,11 @@ class Gateway:
         self.credits = Credits(self.store, owner, self.clock.now_ms, self._share_of_limits)
         self.fleet = Fleet(
             config.pepper, reach_of(config.provider_ca_file, config.private_providers)
+        )
+        self.hooks = Hooks(
+            config.pepper,
+            reach_of(config.provider_ca_file, config.private_hooks),
+            self.clock.now_ms,
         )
         self.stats = Stats()
         self.prober = Prober(self.fleet)
@@ -146,7 +152,7 @@ class Gateway:
         )
         returns = self.reserver.returns.totals + self.credits.returns.totals
         spans = self.spans.counts if self.spans is not None else {}
-        return exposition(self.stats, gauges, self.fleet.endpoints, returns, spans)
+        return exposition(self.stats, gauges, self.fleet.endpoints, returns, spans, self.hooks)
 
     def drain(self) -> None:
         """Begin to shut down: not ready at once, what is running may finish."""
@@ -171,6 +177,7 @@ class Gateway:
         self.fleet.take_snapshot(snapshot, time.monotonic(), self.clock.now_ms())
         self.stats.take_snapshot(snapshot)
         self.credits.take_snapshot(snapshot)
+        self.hooks.take_snapshot(snapshot, is_serving=self.listener is not None)
         if self.walk is None:
             self.walk = Walk(
                 self.config,
@@ -183,6 +190,7 @@ class Gateway:
                 self.credits,
                 self.overrides,
                 self.spans,
+                hooks=self.hooks,
             )
         self.walk.snapshot = snapshot
         failures = snapshot.policy.failures
@@ -239,6 +247,7 @@ class Gateway:
             if self.listener is not None:
                 self.listener.sweep(now_s)
             self.fleet.close_idle(now_s)
+            self.hooks.close_idle(now_s)
             self.fleet.compare(now_s)
             self.prober.turn(now_s)
             self.adapters.turn(now_s)
@@ -286,6 +295,7 @@ class Gateway:
             trouble=self.journal.trouble,
             store_away_max_s=walk.snapshot.policy.outage.max_s if walk else None,
             overrides=self.overrides.version,
+            hooks=self.hooks.reports(time.monotonic()),
         )
 
     def status_page(self) -> bytes:

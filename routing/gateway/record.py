@@ -132,6 +132,7 @@ def usage_event(exchange: Exchange, end: End) -> UsageEvent:
         error_code=end.error_code,
         is_suspicious=usage.is_suspicious,
         upstream_request_id=exchange.upstream_id,
+        hops_us=exchange.hops_us or {},
     )
 
 

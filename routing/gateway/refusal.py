@@ -15,6 +15,7 @@ _STATUS: dict[Reason, tuple[int, str]] = {
     Reason.UNAUTHORIZED: (401, "authentication_error"),
     Reason.MODEL_NOT_ALLOWED: (403, "permission_error"),
     Reason.CLASS_NOT_ALLOWED: (403, "permission_error"),
+    Reason.HOOK_REFUSED: (403, "permission_error"),
     Reason.NOT_FOUND: (404, "not_found_error"),
     Reason.METHOD_NOT_ALLOWED: (405, "invalid_request_error"),
     Reason.IDEMPOTENCY_BUSY: (409, "idempotency_error"),
@@ -30,6 +31,7 @@ _STATUS: dict[Reason, tuple[int, str]] = {
     Reason.UPSTREAM_ERROR: (502, "api_error"),
     Reason.CLASS_PAUSED: (503, "overloaded_error"),
     Reason.SHED: (503, "overloaded_error"),
+    Reason.HOOK_FAILED: (503, "api_error"),
     Reason.NO_CAPACITY: (503, "overloaded_error"),
     Reason.MODEL_UNAVAILABLE: (503, "overloaded_error"),
     Reason.SHUTTING_DOWN: (503, "overloaded_error"),
@@ -40,7 +42,9 @@ _STATUS: dict[Reason, tuple[int, str]] = {
 # SDKs would come back by themselves, to no use: the same call can only be answered the same.
 _FINAL = frozenset((Reason.BUDGET_EXCEEDED, Reason.IDEMPOTENCY_MISMATCH, Reason.IDEMPOTENCY_SPENT))
 # Another try may find the fault gone, but nobody knows when: SDKs then wait by their own rule.
-_PASSING = frozenset((Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT, Reason.DEADLINE_EXCEEDED))
+_PASSING = frozenset((
+    Reason.UPSTREAM_ERROR, Reason.UPSTREAM_TIMEOUT, Reason.DEADLINE_EXCEEDED, Reason.HOOK_FAILED,
+))  # fmt: skip
 _REQUEST_TIMEOUT = 408
 
 

@@ -6,6 +6,7 @@ elsewhere; after it, a failure becomes a typed event and nothing is ever replaye
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from routing.decision.breaker import Outcome
@@ -44,6 +45,7 @@ class Relay:
         "_connection",
         "_first_s",
         "_head_seen",
+        "_is_held",
         "_is_over",
         "_is_sent",
         "_last_s",
@@ -71,6 +73,7 @@ class Relay:
         self._scanner: SseScanner | None = None
         self._head_seen = False
         self._is_over = False
+        self._is_held = False
         self._is_sent = False
         self._started_s = time.monotonic()
         self._last_s = self._started_s
@@ -228,6 +231,13 @@ class Relay:
     def _write(self, out: bytes) -> None:
         if not out:
             return
+        if self.exchange.watch is not None:
+            self.exchange.watch.feed(self, out)
+        else:
+            self.deliver(out)
+
+    def deliver(self, out: bytes) -> None:
+        """Send events to the caller."""
         exchange = self.exchange
         if exchange.recording is not None:
             exchange.recording.feed(out)
@@ -244,6 +254,15 @@ class Relay:
         return stream_start(exchange, rate_headers(exchange, self._walk.now_ms()), out)
 
     def _completed(self, out: bytes) -> None:
+        self._release(Outcome.SUCCESS)
+        if self.exchange.watch is None:
+            self._finish(out)
+            return
+        if out:
+            self.exchange.watch.feed(self, out)
+        self.exchange.watch.when_clear(partial(self._finish, b""))
+
+    def _finish(self, out: bytes) -> None:
         exchange = self.exchange
         if self._scanner is not None and exchange.wants_cost:
             out += self._walk.ends.cost_event(exchange, self) + self._scanner.ending
@@ -256,7 +275,6 @@ class Relay:
             data = out if exchange.request.is_http10 else chunk(out)
         if not exchange.request.is_http10:
             data += LAST_CHUNK
-        self._release(Outcome.SUCCESS)
         self._walk.ends.stream_done(exchange, self, data)
 
     def _faulted(self, scanner: SseScanner) -> None:
@@ -303,7 +321,7 @@ class Relay:
                 return
             if is_answer:
                 self._release(Outcome.SUCCESS)
-                self._walk.ends.answered(self.exchange, self, body, usage)
+                self._walk.answered(self.exchange, self, body, usage)
                 return
         is_draining = self.endpoint.candidate.is_draining
         if reader.status == 200:
@@ -326,7 +344,7 @@ class Relay:
             return
         silent_s = None
         if self.tokens:
-            silent_s = 0.0 if self._paused_s else now_s - self._last_s
+            silent_s = 0.0 if self._paused_s or self._is_held else now_s - self._last_s
         found = passed(
             exchange.deadlines,
             whole_s=now_s - exchange.arrived_s,
@@ -364,8 +382,25 @@ class Relay:
     def resume(self) -> None:
         """The client has caught up; the silence was not the upstream's."""
         self._paused_s = 0.0
+        self._read_on()
+
+    def hold(self) -> None:
+        """Hooks have enough to look at: stop reading the upstream."""
+        if not self._is_held and self._connection is not None and not self._is_over:
+            self._is_held = True
+            self._connection.transport.pause_reading()
+
+    def let_go(self) -> None:
+        """Hooks have caught up."""
+        if self._is_held:
+            self._is_held = False
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Nobody was waiting for the upstream meanwhile: the silence was not its own."""
         self._last_s = time.monotonic()
-        if self._connection is not None and not self._is_over:
+        is_stopped = self._paused_s > 0 or self._is_held
+        if self._connection is not None and not self._is_over and not is_stopped:
             self._connection.transport.resume_reading()
 
     # -- ends
@@ -405,14 +440,32 @@ class Relay:
             is_late = refusal.reason is Reason.UPSTREAM_TIMEOUT
             outcome = Outcome.HUNG if is_late else Outcome.FAILURE
         self._release(outcome)
+        then = partial(self._cut_off, refusal, is_lost=is_lost)
+        if self.exchange.watch is None:
+            then()
+        else:
+            self.exchange.watch.when_clear(then)
+
+    def _cut_off(self, refusal: Refusal, *, is_lost: bool) -> None:
         if not is_lost or not self._walk.goes_on(self.exchange, self, refusal):
             self._walk.ends.stream_cut(self.exchange, self, refusal)
+
+    def stopped(self, refusal: Refusal) -> None:
+        """A hook ends the stream: what it has not passed is never sent, the engine's work stops."""
+        if not self._is_over:
+            self._release(None)
+        if self.exchange.step is Step.RELAYING:
+            self._walk.ends.stream_cut(self.exchange, self, refusal)
+        else:
+            self._walk.ends.withhold(self.exchange, self, refusal)
 
     def _fail(self, verdict: Verdict, outcome: Outcome = Outcome.FAILURE) -> None:
         """No output was sent: the walk decides whether to try elsewhere."""
         if self._is_over:
             return
         self._release(outcome if verdict.counts else None)
+        if self.exchange.watch is not None:
+            self.exchange.watch.reset()
         self._walk.failed(self.exchange, self, verdict)
 
     def _release(self, outcome: Outcome | None) -> None:

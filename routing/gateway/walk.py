@@ -31,9 +31,13 @@ from routing.gateway.credits import Credits
 from routing.gateway.dialects.body import Decided, forwarded_body, read_call
 from routing.gateway.dialects.continuing import Sent, may_continue, rest_of
 from routing.gateway.dialects.operation import Operation
+from routing.gateway.dialects.usage import Usage
 from routing.gateway.ends import Ends
 from routing.gateway.exchange import Client, Exchange, Step, new_request_id
 from routing.gateway.fleet import Endpoint, Fleet
+from routing.gateway.hooks.keeper import Hooks
+from routing.gateway.hooks.steps import look_after, look_before
+from routing.gateway.hooks.stream import watch_of
 from routing.gateway.http1 import Request
 from routing.gateway.identify import Callers
 from routing.gateway.names import bad_name
@@ -77,6 +81,7 @@ class Walk:
     credits: Credits
     overrides: Overrides = field(default_factory=Overrides)
     spans: "Spans | None" = None
+    hooks: Hooks = field(kw_only=True)
     budgets: RetryBudgets = field(default_factory=RetryBudgets)
     live: set[Exchange] = field(default_factory=set)
     callers: Callers = field(init=False)
@@ -127,6 +132,9 @@ class Walk:
         if refusal is not None:
             self.ends.refuse(exchange, refusal)
             return None
+        is_asked = exchange.snapshot.policy.hooks and overridden is None
+        if is_asked and look_before(self, exchange, partial(self._reserve, exchange, None)):
+            return exchange
         return self._reserve(exchange, overridden)
 
     def _read(self, exchange: Exchange) -> Refusal | None:
@@ -180,6 +188,11 @@ class Walk:
         exchange.input_tokens = found.amounts.input_tokens
         return None
 
+    def answered(self, exchange: Exchange, relay: Relay, body: bytes, usage: Usage | None) -> None:
+        """A whole answer has come: hooks may look at it before its caller does."""
+        if not exchange.snapshot.policy.hooks or not look_after(self, exchange, relay, body, usage):
+            self.ends.answered(exchange, relay, body, usage)
+
     # -- reserve
 
     def _reserve(self, exchange: Exchange, overridden: Refusal | None) -> Exchange | None:
@@ -228,6 +241,8 @@ class Walk:
             self.ends.account_cancelled(exchange)
         else:
             self._prepare_loss(exchange)
+            if exchange.snapshot.policy.hooks:
+                exchange.watch = watch_of(self.hooks, exchange)
             self._route(exchange, _NOBODY)
 
     def _replay(self, exchange: Exchange, kept: Kept) -> None:

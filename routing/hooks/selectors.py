@@ -83,10 +83,10 @@ class HookView:
         return self.url or self.entry_point
 
 
-def hooks() -> list[HookView]:
-    """Every hook by name, at most `MAX_HOOKS`. Two queries and one read of the store."""
+def hooks(*, after: str = "", limit: int = MAX_HOOKS) -> list[HookView]:
+    """Hooks by name, at most `MAX_HOOKS`. Two queries and one read of the store."""
     used, health = uses(), _health()
-    rows = Hook.objects.order_by("name")[:MAX_HOOKS]
+    rows = Hook.objects.filter(name__gt=after).order_by("name")[: min(limit, MAX_HOOKS)]
     return [_view(row, used.get(row.name, ()), health) for row in rows]
 
 

@@ -124,13 +124,24 @@ _PLAIN: dict[str, tuple[str, str]] = {
         "Nothing serves this model now: not a limit of yours.",
         "Come back after Retry-After, or use another model.",
     ),
+    Reason.HOOK_REFUSED.value: (
+        "A safety check of the operator refused it: not a limit of yours.",
+        "Change what you send; the message of the refusal names the check.",
+    ),
+    Reason.HOOK_FAILED.value: (
+        "A safety check could not be made, and nothing passes without it.",
+        "Send it again; if that goes on, tell an operator the name of the check.",
+    ),
     Reason.SHUTTING_DOWN.value: (
         "The gateway was stopping.",
         "Send it again: another one takes it.",
     ),
 }
-# They name a limit that had room or is none: a wait inside the call, or an operator's override.
-_SAY_THEMSELVES = frozenset((Reason.UPSTREAM_TIMEOUT.value, Reason.DEADLINE_EXCEEDED.value))
+# They name a limit that had room or is none: a wait inside the call, a hook, or an override.
+_SAY_THEMSELVES = frozenset((
+    Reason.UPSTREAM_TIMEOUT.value, Reason.DEADLINE_EXCEEDED.value,
+    Reason.HOOK_REFUSED.value, Reason.HOOK_FAILED.value,
+))  # fmt: skip
 _OVERRIDDEN = frozenset((Reason.CONTEXT_CAPPED.value, Reason.CLASS_PAUSED.value, Reason.SHED.value))
 _UNKNOWN = ("The call was refused.", "Tell an operator the request id.")
 

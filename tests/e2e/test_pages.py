@@ -31,6 +31,7 @@ ALL = (
     "/policies/main/versions/1/", "/policies/main/edit/",
     "/playbooks/", "/playbooks/noisy-tenant/", "/playbooks/noisy-tenant/mode/",
     "/playbooks/noisy-tenant/runs/{run}/", "/overrides/", "/overrides/?all=1", "/new-override/",
+    "/hooks/", "/new-hook/", "/hooks/pii/",
     "/policies/main/versions/1/roll-back/", "/tenants/", "/tenants/acme/", "/tenants/acme/keys/",
     "/tenants/acme/keys/issue/", "/tenants/acme/keys/{key}/rotate/",
     "/tenants/acme/keys/{key}/revoke/", "/tenants/acme/limits/", "/tenants/acme/suspend/",
@@ -72,6 +73,7 @@ def world(console: ConsoleProcess, live_store: redis.Redis) -> factories.World:
     factories.make_tasks(made, "acme", 5)
     factories.make_objective(made)
     factories.make_quota_request(made, "acme", reason=HOSTILE)
+    factories.make_hook()
     factories.make_draft(made, '"stale_after_s": 9, "spelling": "mistaken"')
     factories.make_refusals(made, "acme", 5, model=HOSTILE)
     make_runs(made, 3)

@@ -294,7 +294,7 @@ def _columns(booked: Booked, event: UsageEvent) -> dict[str, object]:
         "price_version": event.price_version,
         "task_score": None if event.task_score is None else min(max(event.task_score, 0.0), 1.0),
         "gateway": clean(event.gateway_id, 64),
-        "hops_us": {clean(name, 32): hop for name, hop in event.hops_us.items()},
+        "hops_us": {clean(name, 80): hop for name, hop in event.hops_us.items()},
         "legs": event.legs,
         **{name: clean(getattr(event, name), length) for name, length in _TEXTS.items()},
     }

@@ -22,6 +22,7 @@ def world(store) -> factories.World:
     factories.make_objective(made)
     factories.make_quota_request(made, "acme")
     factories.make_refusals(made, "acme", 3)
+    factories.make_hook()
     made.draft = factories.make_draft(made)
     make_runs(made)
     factories.make_single_prices(made, "p-a", 1)

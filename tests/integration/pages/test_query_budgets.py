@@ -39,6 +39,8 @@ def test_queries_stay_inside_the_budget_and_do_not_grow_with_rows(world, store):
         factories.make_tenant(world, f"team-{number:02d}")
         factories.make_quota_request(world, f"team-{number:02d}")
     make_runs(world, 60)
+    for number in range(49):
+        factories.make_hook(f"hook-{number}")
     extra = factories.World(keys=world.keys)
     for _ in range(50):
         factories.issue_key(tenant_id=world.tenants["acme"], name="more", actor=factories.ACTOR)

@@ -28,6 +28,7 @@ def world(store) -> World:
     factories.make_objective(made)
     factories.make_quota_request(made, "acme")
     factories.make_refusals(made, "acme", 3)
+    factories.make_hook()
     made.draft = factories.make_draft(made)
     made.run = make_runs(made)
     made.override = Override.objects.get().pk
