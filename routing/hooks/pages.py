@@ -26,7 +26,7 @@ COLUMNS = (
     Column("Refused", is_number=True),
     Column("Failed", is_number=True, meaning="Late, unreachable or wrong answers"),
     Column("Skipped", is_number=True, meaning="Not asked, because it kept failing"),
-    Column("p95", unit="s", is_number=True, meaning="Of the last five to ten minutes"),
+    Column("p95", is_number=True, meaning="Of the last five to ten minutes"),
     Column("Last failure"),
 )
 _KINDS = ((HookKind.WEBHOOK.value, "Webhook"), (HookKind.PYTHON.value, "Python entry point"))
@@ -67,6 +67,7 @@ class HookForm(ServiceForm):
         gone = ("entry_point",) if is_webhook else ("url", "secret")
         for name in ("name", "kind", *gone):
             del self.fields[name]
+        self.fields["url" if is_webhook else "entry_point"].required = True
         if is_webhook:
             self.fields["secret"].help_text = f"Empty keeps the present one. {_SIGNS}"
 
