@@ -9,6 +9,7 @@ import hashlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -201,7 +202,7 @@ def held(store: "redis.Redis[bytes]", bucket: int) -> int:
 class GatewayProcess:
     """A running gateway and how to reach it."""
 
-    process: Forked
+    process: "Forked | subprocess.Popen[bytes]"
     url: str
     admin_url: str
     log: Path
@@ -267,7 +268,11 @@ def launch_gateway(redis_url: str, state_dir: Path, **env: str) -> GatewayProces
     } | env  # fmt: skip
     log = state_dir / f"{name}.log"
     with log.open("ab") as out:
-        process = forker("routing.gateway").start(env=environment, out=out)
+        if "PYTHONPATH" in env:  # packages that an interpreter sees only when it starts
+            command = [sys.executable, "-m", "routing.gateway"]
+            process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=ROOT)
+        else:
+            process = forker("routing.gateway").start(env=environment, out=out)
     port, admin = environment["HEADRACE_GATEWAY_PORT"], environment["HEADRACE_GATEWAY_ADMIN_PORT"]
     return GatewayProcess(
         process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}", log, state_dir

@@ -493,5 +493,7 @@ def test_a_gateway_with_hung_hooks_still_stops_in_order(tmp_path: Path, store: A
         url = os.environ["REDIS_URL"]
         with start_gateway(snapshot, url, tmp_path / "state", **env) as gateway:
             assert gateway.chat().status_code == 200
+            page = httpx.get(f"{gateway.admin_url}/status", trust_env=False).json()
+            assert page["hooks"]["hung"]["error"] == "no answer within 50 ms"  # it hangs, in truth
             gateway.process.terminate()
             assert gateway.process.wait(LONG) == 0
