@@ -22,11 +22,13 @@ import redis
 
 from routing.contracts.capacity import CapacityLimit
 from routing.contracts.enums import Dimension, WindowKind, WorkClass
+from routing.contracts.hooks import HookPoint, HookUse
 from routing.contracts.override import Override, OverrideKind, encode_overrides
 from routing.contracts.snapshot import ClassPolicy
 from routing.decision.types import Reason
 from routing.store.state import write_overrides
 from tests.gatewaying import body_of, serving
+from tests.hooking import webhook
 from tests.stack import ACME_KEY, GatewayProcess, api_key, limit, model, policy, pool, tenant
 from tests.upstream import Hang, Reset, UpstreamThread, answer, json_script, usage
 
@@ -50,6 +52,7 @@ TENANTS = {
 }
 FULL = CapacityLimit(Dimension.REQUESTS, 0)
 BUSY = CapacityLimit(Dimension.CONCURRENCY, 1)
+GUARDED = HookUse("guard", HookPoint.BEFORE, 5.0, fails_open=False, classes=(WorkClass.BATCH,))
 LIMITED = {"error": {"message": "slow down", "code": 429}}
 NOISE = os.urandom(400_000).hex()
 
@@ -144,9 +147,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             "keys": dict(keys),
             "models": models,
             "pools": pools,
-            "policy": policy(classes=classes),
+            "policy": policy(classes=classes, hooks=(GUARDED,)),
+            "hooks": {"guard": webhook("guard", upstream.address)},
         }
-        with serving(path, upstream, **changes) as gateway:
+        env = {"HEADRACE_PRIVATE_HOOKS": "127.0.0.1"}
+        with serving(path, upstream, env=env, **changes) as gateway:
             yield World(gateway, upstream)
 
 
@@ -270,6 +275,14 @@ KINDS: dict[str, tuple[Callable[[World], httpx.Response], int, Reason, str, str,
     "own time": (
         answered([Hang()], headers={"x-headrace-deadline-ms": "100"}),
         504, Reason.DEADLINE_EXCEEDED, AGAIN, "total_s", True,
+    ),
+    "hook refuses": (
+        answered(json_script({"verdict": "refuse"}), headers={"x-headrace-class": "batch"}),
+        403, Reason.HOOK_REFUSED, NEVER, "guard", False,
+    ),
+    "hook fails": (
+        answered(json_script({}, 500), headers={"x-headrace-class": "batch"}),
+        503, Reason.HOOK_FAILED, AGAIN, "guard", False,
     ),
     "paused": (posted(model="paused"), 503, Reason.CLASS_PAUSED, SOON, "fleet class", False),
     "shed": (posted(model="shedding"), 503, Reason.SHED, SOON, "fleet class", False),
