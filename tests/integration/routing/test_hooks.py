@@ -16,6 +16,7 @@ from routing.policies.services import publish, push_snapshot
 from telemetry.stats.sketch import index_of
 from tests import factories
 from tests.factories import ACTOR, World
+from tests.pages import client_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -159,3 +160,33 @@ def test_what_gateways_say_is_added_up() -> None:
     assert found.error == "b"
     assert found.p95_s == pytest.approx(0.5, rel=0.02)
     assert (state_of([]).state, state_of([HookReport()]).state) == ("unused", "idle")
+
+
+def test_pages_add_change_and_remove_and_say_what_to_do_next(world: World, settings: Any) -> None:
+    client = client_of(world, "ana")
+    assert "No hook" in client.get("/hooks/").content.decode()
+    inside = {"name": "pii", "kind": "webhook", "url": "https://10.0.0.1/x", "secret": SECRET}
+    refused = client.post("/new-hook/", inside)
+    assert refused.status_code == 422
+    assert "HEADRACE_PRIVATE_HOOKS" in refused.content.decode()
+    assert SECRET not in refused.content.decode()
+    assert client.post("/new-hook/", {**inside, "url": URL}).status_code == 302
+    changed = {"url": URL, "secret": "", "purpose": "Names"}
+    assert client.post("/hooks/pii/", changed).status_code == 302
+    assert (hook("pii").purpose, hook("pii").secret_hint) == ("Names", SECRET[-4:])
+    shown = client.get("/hooks/").content.decode() + client.get("/hooks/pii/").content.decode()
+    assert URL in shown
+    assert SECRET not in shown
+    published({"hook": "pii", "at": "before"})
+    held = client.post("/hooks/pii/remove/")
+    assert held.status_code == 409
+    assert "Publish a policy without it first." in held.content.decode()
+    publish(
+        policy="main",
+        document={"name": "main", "models": {"llama-8b": {"targets": [{"pool": "p-a"}]}}},
+        base=2,
+        note="without",
+        actor=ACTOR,
+    )
+    assert client.post("/hooks/pii/remove/").status_code == 302
+    assert hooks() == []
