@@ -64,7 +64,7 @@ def call_values(exchange: Exchange, trace: Trace, event: UsageEvent | None) -> V
     if first:
         found["headrace.ttft_s"] = first - exchange.arrived_s
     if exchange.hops_us:
-        found["headrace.hooks"] = sorted(exchange.hops_us)
+        found["headrace.hooks"] = " ".join(sorted(exchange.hops_us))
         found["headrace.hooks_s"] = sum(exchange.hops_us.values()) / 1e6
     if refusal is not None:
         found |= _stated({"headrace.limit": refusal.limit, "headrace.scope": scope_of(refusal)})

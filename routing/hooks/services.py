@@ -6,7 +6,6 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from capacity.drivers.provider import is_public
 from capacity.fleet.services.inventory import PUSH_SNAPSHOT
 from console.audit.rules import Actor
 from console.audit.services import record
@@ -14,6 +13,7 @@ from console.errors import Conflict, InvalidInput, NotFound
 from console.jobs.services import enqueue
 from console.validation import save_valid
 from routing.contracts.hooks import ENTRY_POINTS, MAX_HOOKS, HookKind
+from routing.contracts.reach import is_public
 from routing.contracts.sealing import NONCE_BYTES, hook_purpose, seal
 from routing.hooks.rules import (
     ENTRY_POINT,

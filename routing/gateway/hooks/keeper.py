@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from routing.contracts.hooks import HookEntry, HookKind, HookPoint, HookReport, HookUse, HookVerdict
+from routing.contracts.reach import Reach
 from routing.contracts.sealing import SealError, hook_purpose, open_sealed
 from routing.contracts.snapshot import Snapshot
 from routing.decision.types import Reason, Refusal
@@ -13,7 +14,6 @@ from routing.gateway.exchange import Exchange
 from routing.gateway.hooks.asked import Answer, AskedHook, Caller
 from routing.gateway.hooks.python import PythonHook
 from routing.gateway.hooks.webhook import Webhook
-from routing.gateway.upstream import Reach
 
 log = logging.getLogger(__name__)
 

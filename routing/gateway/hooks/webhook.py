@@ -6,11 +6,12 @@ import time
 import msgspec
 
 from routing.contracts.hooks import HookEntry, HookVerdict, signature
+from routing.contracts.reach import Reach
 from routing.contracts.version import VERSION
 from routing.gateway.asking import MAX_ANSWER_BYTES, Answer
 from routing.gateway.hooks.asked import HookError
 from routing.gateway.http1 import ResponseReader
-from routing.gateway.upstream import ConnectionPool, Reach, UpstreamConnection
+from routing.gateway.upstream import ConnectionPool, UpstreamConnection
 
 _PORTS = (80, 443)
 
