@@ -24,6 +24,9 @@ SPEC: dict[str, Any] = {"profile": "demo", "time_scale": 20}
 QUICK: dict[str, Any] = {"warm_s": 0, "judge_requests": 0, "reason": "a newer build"}
 
 
+PASS_S = 0.15  # between two passes: without, waiting for an engine takes a core
+
+
 @contextmanager
 def own_drivers(state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Drivers that keep this test's state, and end what they started."""
@@ -68,7 +71,7 @@ def settle(condition: Any, timeout_s: float = 60.0) -> None:
         work()
         return bool(condition())
 
-    wait_for(worked, timeout_s)
+    wait_for(worked, timeout_s, every_s=PASS_S)
 
 
 def until(rollout_id: int, state: str, timeout_s: float = 60.0) -> Rollout:

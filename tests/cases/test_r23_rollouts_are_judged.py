@@ -89,6 +89,7 @@ def roll(rollout_id: int, until: str, timeout_s: float = 120.0, then: Any = None
         rolling.work()
         if Job.objects.filter(kind="push_snapshot", state="queued").delete()[0]:
             push_snapshot()
+        time.sleep(rolling.PASS_S)
         if then is not None:
             then()
         threading.Event().wait(0.5)  # as the worker's schedule, only faster

@@ -115,10 +115,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store) -> Iterator[Wo
 
 
 def work() -> None:
-    """The worker's passes, and the push that they ask for."""
+    """The worker's passes, and the push that they ask for; then the time until the next."""
     rolling.work()
     if Job.objects.filter(kind="push_snapshot", state="queued").delete()[0]:
         push_snapshot()
+    time.sleep(rolling.PASS_S)
 
 
 def changed_at_ms(replica: str, to: str) -> int:
