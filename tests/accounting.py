@@ -27,6 +27,7 @@ from routing.contracts.snapshot import (
     bucket_of,
 )
 from routing.contracts.usage import HoldInfo, UsageEvent, encode_hold_info
+from routing.decision.tasks import TaskAsk
 from routing.decision.types import Amounts, Hold, Refusal
 from routing.gateway.account import Accountant
 from routing.gateway.ask import Ask
@@ -226,6 +227,7 @@ class Gateway:
         amounts: Amounts = AMOUNTS,
         request_id: str = "",
         who_key: KeyEntry | None = None,
+        task: TaskAsk | None = None,
     ) -> Hold | Refusal:
         request_id = request_id or new_id()
         future: asyncio.Future[Hold | Refusal] = asyncio.get_running_loop().create_future()
@@ -239,6 +241,7 @@ class Gateway:
             price=PRICE,
             outage=self.outage,
             info=info(request_id, who.id, amounts),
+            task=task,
         )
         self.reserver.reserve(ask, future.set_result)
         return await asyncio.wait_for(future, 5)

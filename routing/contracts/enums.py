@@ -42,6 +42,13 @@ class LimitScope(StrEnum):
     RESOURCE = "resource"
 
 
+class TaskScope(StrEnum):
+    """Whose task is capped: the call's own, or the one that started it."""
+
+    TASK = "task"
+    PARENT = "parent_task"
+
+
 class RequestStatus(StrEnum):
     """How a request that reached reservation ended."""
 

@@ -15,9 +15,12 @@ from routing.contracts.capacity import CapacityLimit
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 from routing.contracts.hooks import HookEntry, HookUse
 
-# Raised where a gateway that knows less would do wrong: 2 has hooks, which must not be skipped.
+# Raised where a gateway that knows less would do wrong: 2 has hooks and caps on tasks, which must not
+# be skipped.
 SCHEMA_VERSION = 2
 ALL_MODELS = "*"
+MAX_TASK_S = 604_800  # how long a task may take at most, a week: what is known of it is bounded
+DEFAULT_KIND = "default"  # of tasks whose kind the policy does not name
 
 
 class SnapshotError(Exception):
@@ -204,6 +207,19 @@ class OutagePolicy(msgspec.Struct, frozen=True):
     max_s: float = 300.0
 
 
+class TaskCaps(msgspec.Struct, frozen=True):
+    """Most that a task of a kind may take, from its first call on; None is no cap.
+
+    `max_steps` calls admitted, `max_spend_nanousd` held and spent, `max_repeats` admissions of the
+    same step. Every task ends `max_wall_s` after its first call.
+    """
+
+    max_steps: int | None = None
+    max_spend_nanousd: int | None = None
+    max_wall_s: int = MAX_TASK_S
+    max_repeats: int | None = None
+
+
 class PolicyEntry(msgspec.Struct, frozen=True):
     """The published policy's values, defaults filled in."""
 
@@ -218,6 +234,11 @@ class PolicyEntry(msgspec.Struct, frozen=True):
     outage: OutagePolicy
     stale_after_s: float = 3.0
     hooks: tuple[HookUse, ...] = ()
+    workflows: dict[str, TaskCaps] = {}
+
+    def caps_of(self, task_kind: str) -> TaskCaps | None:
+        """Caps of a task of this kind; a kind that is not named has those of `default`."""
+        return self.workflows.get(task_kind) or self.workflows.get(DEFAULT_KIND)
 
     @property
     def label(self) -> str:

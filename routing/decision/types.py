@@ -3,12 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from routing.contracts.capacity import CapacityScope, SharedScope
-from routing.contracts.enums import Dimension, LimitScope, StoreMode, WindowKind, WorkClass
+from routing.contracts.enums import (
+    Dimension,
+    LimitScope,
+    StoreMode,
+    TaskScope,
+    WindowKind,
+    WorkClass,
+)
+
+if TYPE_CHECKING:
+    from routing.decision.tasks import TaskStory
 
 
 class Reason(StrEnum):
@@ -33,6 +43,10 @@ class Reason(StrEnum):
     UPSTREAM_ERROR = "upstream_error"
     UPSTREAM_TIMEOUT = "upstream_timeout"
     DEADLINE_EXCEEDED = "deadline_exceeded"
+    TASK_STEPS = "task_steps_exceeded"
+    TASK_SPEND = "task_spend_exceeded"
+    TASK_WALL = "task_time_exceeded"
+    TASK_REPEATS = "task_loop"
     CONTEXT_CAPPED = "context_capped"
     CLASS_PAUSED = "class_paused"
     SHED = "shed"
@@ -49,16 +63,18 @@ class Refusal:
 
     `retry_after_s` is None when waiting does not help, or nobody knows for how long; `scope` and
     `limit` name the bound that refused (`limit` such as `spend_per_day`); `param` names the
-    offending request field; `standing` says what is left where the caller's limits were looked at.
+    offending request field; `standing` says what is left where the caller's limits were looked at;
+    `story` tells of a task that a cap stopped.
     """
 
     reason: Reason
     message: str
     retry_after_s: float | None = None
-    scope: LimitScope | CapacityScope | SharedScope | None = None
+    scope: LimitScope | TaskScope | CapacityScope | SharedScope | None = None
     limit: str = ""
     param: str = ""
     standing: "Standing | None" = None
+    story: "TaskStory | None" = None
 
 
 class Amounts(msgspec.Struct, frozen=True, gc=False):
@@ -108,7 +124,8 @@ class Hold:
     and travels with each heartbeat. `rates` are its limits and `left` what was left of each counter
     when it was made, for rate headers. `has_gauge_limit`: others may wait for its concurrency.
     `once` names its idempotency key (`store.once.Once.text`), empty without one. `expires_at_ms` is
-    above 0 for a use of a resource: no gateway runs it, so its hold lasts until then.
+    above 0 for a use of a resource: no gateway runs it, so its hold lasts until then. `task` is
+    the capped task that it is step `task_step` of.
     """
 
     request_id: str
@@ -127,6 +144,8 @@ class Hold:
     left: Sequence[int] = ()
     once: str = ""
     expires_at_ms: int = 0
+    task: str = ""
+    task_step: int = 0
 
     @property
     def remaining(self) -> dict[tuple[LimitScope, Dimension, str], int]:

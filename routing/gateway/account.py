@@ -365,6 +365,7 @@ class Accountant:
             once=hold.once,
             tenant_id=hold.tenant_id,
             answer=item.answer,
+            task=(hold.task, hold.task_step) if hold.task else None,
         )
 
     def _settled(self, item: Item, reply: object) -> None:

@@ -7,9 +7,10 @@ from routing.contracts.enums import WindowKind, WorkClass
 from routing.contracts.snapshot import KeyEntry, OutagePolicy, Price, TenantEntry
 from routing.decision.limits import AMOUNT_ORDER, Edges, groups_for, rates_of
 from routing.decision.shares import Need
+from routing.decision.tasks import TaskAsk, TaskGroup
 from routing.decision.types import Amounts, Refusal
 from routing.gateway.returns import Caller
-from routing.store.plans import Plan, suffix_of
+from routing.store.plans import AnyGroup, Plan, suffix_of
 from routing.store.reservations import group_edges
 
 NO_PLAN: Final = Plan("", (), (), bucket=0, epoch=-1)
@@ -24,7 +25,8 @@ class Ask:
     `once` names its idempotency key: then it is answered by the store or not at all, since a local
     share cannot know whether it was charged before; `unless_known` is then the answer to a call
     that is new, which holds nothing. `ttl_ms` (a use of a resource, `once` is then
-    `store.uses.USE`) is how long the hold lasts without a sign of life.
+    `store.uses.USE`) is how long the hold lasts without a sign of life. `task`: the capped task
+    that it is a step of.
     """
 
     request_id: str
@@ -40,6 +42,7 @@ class Ask:
     body: bytes = b""
     ttl_ms: int = 0
     unless_known: Refusal | None = None
+    task: TaskAsk | None = None
 
     @property
     def caller(self) -> Caller:
@@ -60,14 +63,24 @@ class Template:
         "plan",
         "rates",
         "renew_at_ms",
+        "task_groups",
         "tenant",
     )
 
-    def __init__(self, tenant: TenantEntry, key: KeyEntry, model: str, work_class: str) -> None:
+    def __init__(
+        self,
+        tenant: TenantEntry,
+        key: KeyEntry,
+        model: str,
+        work_class: str,
+        task_groups: tuple[TaskGroup, ...] = (),
+    ) -> None:
         self.tenant = tenant
         self.key = key
-        self.groups = groups_for(tenant, key, model, work_class)
-        self.rates = rates_of(self.groups)
+        limits = groups_for(tenant, key, model, work_class)
+        self.task_groups = task_groups  # behind the limits, so these keep their places
+        self.groups: tuple[AnyGroup, ...] = (*limits, *task_groups)
+        self.rates = rates_of(limits)
         self.has_gauge_limit = any(rate.window is WindowKind.NOW for rate in self.rates.limits)
         self.renew_at_ms = 0
         self.edges: tuple[Edges, ...] = ()
@@ -83,7 +96,9 @@ class Template:
 
     def renew(self, now_ms: int, epoch: int) -> None:
         """Name the windows that are open at `now_ms`: the store said that ours are over."""
-        self.edges = group_edges(self.groups, self.tenant.timezone, now_ms)
+        limits = [group for group in self.groups if not isinstance(group, TaskGroup)]
+        of_tasks = ((g.start_ms, g.end_ms, 2 * g.end_ms) for g in self.task_groups)
+        self.edges = (*group_edges(limits, self.tenant.timezone, now_ms), *of_tasks)
         self.plan = Plan(
             self.tenant.id, self.groups, self.edges, bucket=self.tenant.bucket, epoch=epoch
         )

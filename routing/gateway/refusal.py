@@ -1,11 +1,13 @@
 """A refusal as a client sees it: status, headers, body. The one table of codes."""
 
 import math
+from typing import Any
 
 import msgspec
 
 from routing.decision.types import Reason, Refusal
 from routing.gateway.dialects.operation import Style
+from routing.gateway.story import story_of
 
 LONG_WAIT_S = 120.0  # SDKs do not wait longer by themselves: tell them not to try
 
@@ -27,6 +29,10 @@ _STATUS: dict[Reason, tuple[int, str]] = {
     Reason.RATE_LIMITED: (429, "rate_limit_error"),
     Reason.CONCURRENCY_LIMITED: (429, "rate_limit_error"),
     Reason.CONTEXT_CAPPED: (429, "rate_limit_error"),
+    Reason.TASK_STEPS: (429, "insufficient_quota"),
+    Reason.TASK_SPEND: (429, "insufficient_quota"),
+    Reason.TASK_WALL: (429, "insufficient_quota"),
+    Reason.TASK_REPEATS: (429, "insufficient_quota"),
     Reason.UPSTREAM_RATE_LIMITED: (429, "rate_limit_error"),
     Reason.UPSTREAM_ERROR: (502, "api_error"),
     Reason.CLASS_PAUSED: (503, "overloaded_error"),
@@ -61,6 +67,10 @@ def status_of(refusal: Refusal) -> int:
 # Anthropic's words where they differ from OpenAI's.
 _ANTHROPIC_TYPE = {
     Reason.BUDGET_EXCEEDED: "billing_error",
+    Reason.TASK_STEPS: "rate_limit_error",
+    Reason.TASK_SPEND: "billing_error",
+    Reason.TASK_WALL: "rate_limit_error",
+    Reason.TASK_REPEATS: "rate_limit_error",
     Reason.REQUEST_TOO_LARGE: "request_too_large",
     Reason.IDEMPOTENCY_BUSY: "invalid_request_error",
     Reason.IDEMPOTENCY_MISMATCH: "invalid_request_error",
@@ -70,12 +80,14 @@ _ANTHROPIC_TYPE = {
 
 def error_object(refusal: Refusal, style: Style = Style.OPENAI, request_id: str = "") -> bytes:
     """`{"error": {...}}` in the OpenAI shape, or Anthropic's with the same members more."""
-    error = {
+    error: dict[str, Any] = {
         "message": refusal.message,
         "type": _STATUS[refusal.reason][1],
         "param": refusal.param or None,
         "code": refusal.reason.value,
     }
+    if refusal.story is not None:
+        error["task"] = story_of(refusal.story)
     if style is Style.OPENAI:
         return msgspec.json.encode({"error": error})
     error["type"] = _ANTHROPIC_TYPE.get(refusal.reason, error["type"])

@@ -11,18 +11,16 @@ import msgspec
 from routing.contracts.enums import Dimension, LimitScope, StoreMode
 from routing.contracts.snapshot import OutagePolicy
 from routing.decision.admit import Denial, refusal
-from routing.decision.limits import (
-    AMOUNT_ORDER,
-    Group,
-    amounts_in_order,
-)
+from routing.decision.limits import AMOUNT_ORDER, amounts_in_order
 from routing.decision.shares import Shares, outage_mode
+from routing.decision.tasks import TaskAsk, TaskGroup
 from routing.decision.types import NO_RATES, Hold, Reason, Refusal, Standing
 from routing.gateway.account import Accountant
 from routing.gateway.ask import Ask, Template
 from routing.gateway.buckets import UNKNOWN_EPOCH, Bucket
 from routing.gateway.once import PARAM, Kept, refusal_of
 from routing.gateway.returns import Returns
+from routing.gateway.tasks import Tasks, claim_of, refusal_in, task_denial
 from routing.store.client import NOT_SENT, Buckets
 from routing.store.clock import StoreClock
 from routing.store.once import KEPT, KEPT_ANSWER, KEPT_ID, NEW, VERDICTS
@@ -45,6 +43,7 @@ from routing.store.reservations import (
     Reservations,
     wrote_nothing,
 )
+from routing.store.tasks import MOVED, OK_STEP
 from routing.store.uses import TOO_MANY, USES_MAX
 
 log = logging.getLogger(__name__)
@@ -76,6 +75,7 @@ class Reserver:
         self.loop = asyncio.get_running_loop()
         self.gateways = 1
         self.returns = Returns()
+        self.tasks = Tasks()
         self._templates: dict[tuple[str, str, str, str], Template] = {}
         self._away_since_s: dict[int, float] = {}  # buckets whose server is not connected
         reservations.store.on_lost.append(self._lost)
@@ -89,7 +89,7 @@ class Reserver:
         """
         self.accountant.flush()
         bucket = self.accountant.book.buckets[ask.tenant.bucket]
-        attempt = _Attempt(self, ask, self._template(ask), bucket, done)
+        attempt = _Attempt(self, ask, self.template(ask), bucket, done)
         if self.accountant.is_full:
             attempt.away()
         else:
@@ -119,7 +119,10 @@ class Reserver:
             bucket.away_since_s = self._away_since_s.get(bucket.number, now_s)
         return now_s - bucket.away_since_s
 
-    def _template(self, ask: Ask) -> Template:
+    def template(self, ask: Ask) -> Template:
+        """What its counters are; of a capped task as far as this gateway knows."""
+        if ask.task is not None:
+            return self.tasks.template(ask, ask.task, self.clock.now_ms())
         name = (ask.tenant.id, ask.key.id, ask.model, ask.work_class)
         template = self._templates.get(name)
         if template is None or template.tenant is not ask.tenant or template.key is not ask.key:
@@ -181,6 +184,7 @@ class _Attempt:
         reserver, ask = self.reserver, self.ask
         now_ms = reserver.clock.now_ms()
         self.sends += 1
+        task = ask.task
         self.not_after_ms = now_ms + NOT_AFTER_MS
         self.plan = self.template.at(now_ms, self.bucket.epoch)
         reserver.reservations.reserve(
@@ -196,6 +200,7 @@ class _Attempt:
             only_known=ask.unless_known is not None,
             tenant_id=ask.tenant.id,
             lease_ms=ask.ttl_ms or LEASE_MS,
+            task=None if task is None else claim_of(ask, task, self.template),
         )
 
     def answered(self, reply: object) -> None:
@@ -253,11 +258,24 @@ class _Attempt:
             self.done(self.ask.unless_known)
         elif verdict == TOO_MANY:
             self.done(_MANY_USES)
+        elif self.ask.task is not None:
+            self._of_task(self.ask.task, verdict, reply)
+        else:
+            self.unsure(reply)
+
+    def _of_task(self, task: TaskAsk, verdict: bytes, reply: list[Any]) -> None:
+        """Its task began elsewhere, or refuses it: nothing is held."""
+        if verdict == MOVED:
+            self.reserver.tasks.learn(self.ask.tenant.id, task, reply)
+            self.template = self.reserver.template(self.ask)
+            self._again()
+        elif (refusal := refusal_in(task, verdict, reply)) is not None:
+            self.done(refusal)
         else:
             self.unsure(reply)
 
     def _again(self) -> None:
-        if self.sends < MAX_SENDS:
+        if self.sends < MAX_SENDS + (self.ask.task is not None):
             self.send()
         else:
             self.away()
@@ -273,7 +291,8 @@ class _Attempt:
         template.left, template.left_edges = left, template.edges
         now_ms = reply[NOW_MS]
         plan = self.plan.raw if now_ms < self.plan.stop_ms else None  # else it has other legs
-        self._open(reply[LEGS], reply[EPOCH], StoreMode.SHARED, now_ms, left, plan)
+        step = reply[OK_STEP] if self.ask.task is not None else 0
+        self._open(reply[LEGS], reply[EPOCH], StoreMode.SHARED, now_ms, left, plan, step)
 
     def _open(
         self,
@@ -283,6 +302,7 @@ class _Attempt:
         now_ms: int,
         left: Sequence[int],
         plan: msgspec.Raw | None = None,
+        step: int = 0,
     ) -> None:
         ask, accountant = self.ask, self.reserver.accountant
         self.hold = Hold(
@@ -300,6 +320,8 @@ class _Attempt:
             left=left,
             once=ask.once,
             expires_at_ms=now_ms + ask.ttl_ms if ask.ttl_ms else 0,
+            task=ask.task.task if ask.task is not None and step else "",
+            task_step=step,
         )
         self.sequence = accountant.adopt(self.hold, ask.info, plan)
         accountant.gate.wait(self.sequence, self._opened)
@@ -385,8 +407,12 @@ class _Attempt:
 
     def _refusal(self, reply: list[Any]) -> Refusal:
         index = reply[NO_GROUP] - 1
-        group: Group = self.template.groups[index]
+        group = self.template.groups[index]
         dimension = Dimension(reply[NO_DIMENSION].decode())
+        if isinstance(group, TaskGroup):
+            return replace(
+                task_denial(self.ask, group, dimension, reply), standing=self._standing(reply)
+            )
         denial = Denial(index, dimension, reply[NO_USED], reply[NO_HELD], reply[NO_WAIT_MS])
         told_s = self.reserver.returns.refused(
             self.ask.caller, group, denial, self.ask.amounts, reply[NOW_MS]

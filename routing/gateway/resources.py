@@ -27,6 +27,7 @@ from routing.gateway.names import bad_name, names_of
 from routing.gateway.once import Kept
 from routing.gateway.reply import JSON, dollars, identity_headers, rate_headers
 from routing.gateway.reserve import AWAY_RETRY_S
+from routing.gateway.tasks import task_of
 from routing.gateway.uses import (
     MAX_LIFE_S,
     RenewBody,
@@ -157,6 +158,13 @@ class Resources:
             encode_hold_info(info),
             once=USE,
             ttl_ms=ttl_ms,
+            task=task_of(
+                exchange.snapshot.policy,
+                names_of(exchange.request.headers),
+                tenant,
+                exchange.model_name,
+                None,
+            ),
         )
         self.walk.reserver.reserve(ask, partial(self._reserved, exchange, info))
 

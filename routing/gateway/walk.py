@@ -40,7 +40,7 @@ from routing.gateway.hooks.steps import look_after, look_before
 from routing.gateway.hooks.stream import watch_of
 from routing.gateway.http1 import Request
 from routing.gateway.identify import Callers
-from routing.gateway.names import bad_name
+from routing.gateway.names import bad_name, names_of
 from routing.gateway.once import HEADER, SPENT_REFUSAL, Kept, Recording, Vault
 from routing.gateway.overrides import Overrides
 from routing.gateway.record import hold_info, prefix_of, resends_of, skeleton
@@ -50,6 +50,7 @@ from routing.gateway.reserve import Reserver
 from routing.gateway.resolve import resolve
 from routing.gateway.returns import Caller
 from routing.gateway.stats import Stats
+from routing.gateway.tasks import task_of
 
 if TYPE_CHECKING:
     from routing.gateway.spans import Spans
@@ -213,6 +214,13 @@ class Walk:
             once=exchange.once,
             body=exchange.call.body,
             unless_known=overridden,
+            task=task_of(
+                exchange.snapshot.policy,
+                names_of(exchange.request.headers),
+                exchange.tenant,
+                exchange.model_name,
+                exchange.call,
+            ),
         )
         if exchange.trace is not None:
             exchange.trace.reserving()

@@ -5,6 +5,8 @@ touches one cluster slot. Counter keys below a bucket are built by the scripts f
 made here.
 """
 
+from urllib.parse import unquote
+
 BUCKETS = 256
 LAYOUT = "2"  # of counter keys and holds; another one is another store, rebuilt from the ledger
 
@@ -72,8 +74,36 @@ def counter_base(tenant_id: str, scope: str, subject: str, window: str) -> str:
     `window` is from `window_name`. The subject is a key id, a model name or a class; it is quoted
     so that no name can reach another counter's key.
     """
-    safe = subject.replace("%", "%25").replace(":", "%3A").replace("{", "%7B").replace("}", "%7D")
-    return f"{tenant_id}:{scope}:{safe}:{window}"
+    return f"{tenant_id}:{scope}:{_quoted(subject)}:{window}"
+
+
+def task_name(task: str) -> str:
+    """A task's name as keys and scripts have it; `read_task` reads it."""
+    return _quoted(task)
+
+
+def read_task(name: str) -> str:
+    """The task that `task_name` named."""
+    return unquote(name)
+
+
+def task_base(tenant_id: str, task: str) -> str:
+    """Base of a task's counter; `:<start_ms>` of its first call follows."""
+    return f"{tenant_id}:task:{_quoted(task)}:t"
+
+
+def task_record(bucket: int, tenant_id: str, task: str) -> str:
+    """Hash: what is known of a live task (`scripts/task.lua`)."""
+    return f"{bucket_tag(bucket)}:task:{tenant_id}:{_quoted(task)}"
+
+
+def live_tasks(bucket: int, tenant_id: str) -> str:
+    """Sorted set: a tenant's live tasks by when they are forgotten (ms)."""
+    return f"{bucket_tag(bucket)}:tasks:{tenant_id}"
+
+
+def _quoted(subject: str) -> str:
+    return subject.replace("%", "%25").replace(":", "%3A").replace("{", "%7B").replace("}", "%7D")
 
 
 def credits_of(scope: str, name: str) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from routing.contracts.enums import WindowKind
 from routing.decision.limits import AMOUNT_ORDER, Edges, Group
+from routing.decision.tasks import TaskGroup
 from routing.store import keys
 from routing.store.packed import GAUGE_DIMS, GAUGE_SIZE, WINDOW_DIMS, WINDOW_SIZE
 
@@ -36,8 +37,13 @@ def as_text(raw: bytes) -> msgspec.Raw:
     return msgspec.Raw(head + raw)
 
 
-def suffix_of(tenant_id: str, group: Group, start_ms: int) -> str:
+AnyGroup = Group | TaskGroup
+
+
+def suffix_of(tenant_id: str, group: AnyGroup, start_ms: int) -> str:
     """Counter key below its bucket and epoch: `w:<base>:<start>` or `g:<base>`."""
+    if isinstance(group, TaskGroup):
+        return f"w:{keys.task_base(tenant_id, group.subject)}:{start_ms}"
     window = keys.window_name(group.window, group.anchor_min)
     base = keys.counter_base(tenant_id, group.scope, group.subject, window)
     if group.window is WindowKind.NOW:
@@ -57,7 +63,7 @@ class Plan:
     def __init__(
         self,
         tenant_id: str,
-        groups: Sequence[Group],
+        groups: Sequence[AnyGroup],
         edges: Sequence[Edges],
         *,
         bucket: int,
@@ -65,14 +71,14 @@ class Plan:
     ) -> None:
         """`edges` as `reservations.group_edges` gives them, zeros for gauges."""
         prefix = f"{keys.bucket_tag(bucket)}:{epoch}:"
-        starts = [start for _, (start, _, _) in zip(groups, edges, strict=True)]
-        suffixes = [suffix_of(tenant_id, g, at) for g, at in zip(groups, starts, strict=True)]
+        pairs = list(zip(groups, edges, strict=True))
+        suffixes = [suffix_of(tenant_id, group, start) for group, (start, _, _) in pairs]
         sizes = [GAUGE_SIZE if group.is_gauge else WINDOW_SIZE for group in groups]
         shape = _shape(groups, sizes)
         counters = len(shape) // 3
         later = [
             [] if group.is_gauge else [end, suffix_of(tenant_id, group, end), next_end]
-            for group, (_, end, next_end) in zip(groups, edges, strict=True)
+            for group, (_, end, next_end) in pairs
         ]
         self.epoch = epoch
         self.stop_ms = min((end for _, end, _ in edges if end), default=FOREVER_MS)
@@ -80,7 +86,8 @@ class Plan:
             _encode(
                 (
                     epoch,
-                    max(starts, default=0),
+                    # A task's own start may be a little ahead of the store's clock.
+                    max((e[0] for g, e in pairs if not isinstance(g, TaskGroup)), default=0),
                     self.stop_ms,
                     [prefix + suffix for suffix in suffixes],
                     sizes,
@@ -102,7 +109,7 @@ class Plan:
         return self._legs % picked[:-1]
 
 
-def _shape(groups: Sequence[Group], sizes: Sequence[int]) -> list[int]:
+def _shape(groups: Sequence[AnyGroup], sizes: Sequence[int]) -> list[int]:
     """Of each counter: its place among all values and in amounts (from 1), its limit."""
     at = 1
     shape: list[int] = []
@@ -115,7 +122,7 @@ def _shape(groups: Sequence[Group], sizes: Sequence[int]) -> list[int]:
 
 
 def _legs_format(
-    groups: Sequence[Group], edges: Sequence[Edges], suffixes: Sequence[str]
+    groups: Sequence[AnyGroup], edges: Sequence[Edges], suffixes: Sequence[str]
 ) -> tuple[bytes, list[int]]:
     """Legs with `%b` where an amount comes, and which amount comes there."""
     parts, places = [_array_head(len(groups))], []

@@ -11,6 +11,7 @@ from typing import Final
 import hiredis
 import msgspec
 
+from routing.contracts.enums import Dimension, SettleKind
 from routing.decision.limits import Edges, Group, window_edges
 from routing.store import keys
 from routing.store.client import Callback, wire_key
@@ -23,9 +24,12 @@ from routing.store.scripts import (
     ONCE_SETTLE,
     RESERVE,
     SETTLE,
+    TASK_RESERVE,
+    TASK_SETTLE,
     USE_RESERVE,
     USE_SETTLE,
 )
+from routing.store.tasks import TaskClaim, claim_step, conclude_step
 from routing.store.uses import USE, conclude_use, open_use
 
 LEASE_MS: Final = 15_000
@@ -98,10 +102,12 @@ class Reservations:
         only_known: bool = False,
         tenant_id: str = "",
         lease_ms: int = LEASE_MS,
+        task: TaskClaim | None = None,
     ) -> None:
         """Hold `amounts` on every counter of the plan or on none; with `once`, if its key is free.
 
         `once` may be `store.uses.USE`: then the hold leaves a record. `only_known`: `once.claim`.
+        `task`: the plan has its counters too, and its record is looked at before all others.
         """
         argument = _encode(
             (
@@ -119,14 +125,18 @@ class Reservations:
                 as_text(plan.legs(amounts)),
             )
         )
-        if not once:
-            self.store.script(RESERVE, META_KEYS[bucket], argument, done)
-        elif once == USE:
+        script = RESERVE
+        if once == USE:
             argument = open_use(as_text(argument), request_id, info, tenant_id)
-            self.store.script(USE_RESERVE, META_KEYS[bucket], argument, done)
-        else:
+            script = USE_RESERVE
+        elif once:
             argument = claim(as_text(argument), once, request_id, tenant_id, only_known=only_known)
-            self.store.script(ONCE_RESERVE, META_KEYS[bucket], argument, done)
+            script = ONCE_RESERVE
+        if task is not None:
+            has_once = script is ONCE_RESERVE
+            argument = claim_step(as_text(argument), task, tenant_id, request_id, has_once=has_once)
+            script = TASK_RESERVE[script]
+        self.store.script(script, META_KEYS[bucket], argument, done)
 
     def settle(  # noqa: PLR0913
         self,
@@ -144,11 +154,13 @@ class Reservations:
         once: str = "",
         tenant_id: str = "",
         answer: bytes | None = None,
+        task: tuple[str, int] | None = None,
     ) -> None:
         """End a reservation: release its hold, charge, append the stream entry. Safe to repeat.
 
         `plan` (a `Plan.raw`) and `amounts` are what the legs came of: the store need not read them.
-        `once`, `tenant_id` and `answer` as `store.once.conclude` takes them.
+        `once`, `tenant_id` and `answer` as `store.once.conclude` takes them. `task`: the capped
+        task that it was a step of, and the step's number.
         """
         argument = _encode(
             (
@@ -164,14 +176,14 @@ class Reservations:
                 amounts,
             )
         )
-        if not once:
-            self.store.script(SETTLE, META_KEYS[bucket], argument, done)
-        elif once == USE:
+        script = SETTLE
+        if once == USE:
             argument = conclude_use(
                 as_text(argument), request_id, as_text(answer or b""), tenant_id
             )
-            self.store.script(USE_SETTLE, META_KEYS[bucket], argument, done)
-        else:
+            script = USE_SETTLE
+        elif once:
+            script = ONCE_SETTLE
             argument = conclude(
                 as_text(argument),
                 once,
@@ -180,7 +192,11 @@ class Reservations:
                 is_kept=answer is not None,
                 answer=as_text(answer or b""),
             )
-            self.store.script(ONCE_SETTLE, META_KEYS[bucket], argument, done)
+        if task is not None:
+            charged = None if kind == SettleKind.VOID else charge.get(Dimension.SPEND_NANOUSD, 0)
+            argument = conclude_step(as_text(argument), tenant_id, *task, request_id, charged)
+            script = TASK_SETTLE[script]
+        self.store.script(script, META_KEYS[bucket], argument, done)
 
     def lease(
         self, *, bucket: int, not_after_ms: int, items: Sequence[object], done: Callback

@@ -47,6 +47,11 @@ def _around_alone(name: str, inside: Script) -> Script:
     return _script(name, _source(name).replace(_INSIDE, inside.source))
 
 
+def _of_task(name: str, inside: Script) -> Script:
+    """The same for a call of a capped task: `task.lua`, then `<name>.lua` around the other's."""
+    return _script(name, _source("task") + _source(name).replace(_INSIDE, inside.source))
+
+
 def _with_fields(name: str) -> Script:
     """A script that changes counters one by one."""
     return _script(name, _source("field") + _source(name))
@@ -72,8 +77,15 @@ ONCE_RESERVE: Final = _around("once_reserve", RESERVE)
 ONCE_SETTLE: Final = _around("once_settle", SETTLE)
 USE_RESERVE: Final = _around_alone("use_reserve", RESERVE)
 USE_SETTLE: Final = _around_alone("use_settle", SETTLE)
+TASK_RESERVE: Final = {
+    inside: _of_task("task_reserve", inside) for inside in (RESERVE, ONCE_RESERVE, USE_RESERVE)
+}
+TASK_SETTLE: Final = {
+    inside: _of_task("task_settle", inside) for inside in (SETTLE, ONCE_SETTLE, USE_SETTLE)
+}
 ALL: Final = (
-    RESERVE, SETTLE, LEASE, COUNTERS, CREDITS, ONCE_RESERVE, ONCE_SETTLE, USE_RESERVE, USE_SETTLE
+    RESERVE, SETTLE, LEASE, COUNTERS, CREDITS, ONCE_RESERVE, ONCE_SETTLE, USE_RESERVE, USE_SETTLE,
+    *TASK_RESERVE.values(), *TASK_SETTLE.values(),
 )  # fmt: skip
 
 

@@ -6,10 +6,14 @@ Aliases become names, bounds of several sources their tightest; nothing is looke
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TypeVar
 
 from routing.contracts.capacity import CapacityLimit
 from routing.contracts.hooks import HookEntry, HookPoint, HookUse
 from routing.contracts.snapshot import (
+    DEFAULT_KIND,
+    MAX_TASK_S,
     SCHEMA_VERSION,
     ClassPolicy,
     FailurePolicy,
@@ -21,10 +25,13 @@ from routing.contracts.snapshot import (
     Price,
     Snapshot,
     Target,
+    TaskCaps,
     TenantEntry,
     encode_snapshot,
 )
-from routing.policies.rules.document import ClassRule, Document, HookRule, ModelRule
+from routing.policies.rules.document import ClassRule, Document, HookRule, ModelRule, WorkflowRule
+
+_Cap = TypeVar("_Cap", int, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,7 @@ def _policy(document: Document, version: int, digest: str) -> PolicyEntry:
         ),
         stale_after_s=float(document.routing.stale_after_s),
         hooks=tuple(_hook(rule) for rule in document.hooks),
+        workflows=_workflows(document),
     )
 
 
@@ -145,6 +153,27 @@ def _hook(rule: HookRule) -> HookUse:
         fails_open=rule.on_failure == "pass",
         classes=None if rule.classes is None else tuple(rule.classes),
     )
+
+
+def _workflows(document: Document) -> dict[str, TaskCaps]:
+    default = document.workflows.get(DEFAULT_KIND, WorkflowRule())
+    return {
+        kind: TaskCaps(
+            max_steps=_said(rule.max_steps, default.max_steps),
+            max_spend_nanousd=_nanousd(_said(rule.max_spend_usd, default.max_spend_usd)),
+            max_wall_s=_said(rule.max_wall_s, default.max_wall_s) or MAX_TASK_S,
+            max_repeats=_said(rule.max_repeats, default.max_repeats),
+        )
+        for kind, rule in sorted(document.workflows.items())
+    }
+
+
+def _said(own: _Cap | None, default: _Cap | None) -> _Cap | None:
+    return default if own is None else own
+
+
+def _nanousd(usd: str | None) -> int | None:
+    return None if usd is None else int(Decimal(usd).scaleb(9))
 
 
 def _class(rule: ClassRule) -> ClassPolicy:

@@ -159,6 +159,19 @@ class HookRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: str = ""
 
 
+class WorkflowRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Caps of tasks of one kind; what is not said is as `default` says it.
+
+    `max_spend_usd` is decimal text.
+    """
+
+    max_steps: int | None = None
+    max_spend_usd: str | None = None
+    max_wall_s: int | None = None
+    max_repeats: int | None = None
+    note: str = ""
+
+
 class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A whole policy."""
 
@@ -172,6 +185,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     failures: FailuresRule
     outage: OutageRule
     hooks: list[HookRule] = []
+    workflows: dict[str, WorkflowRule] = {}
 
 
 def from_plain(plain: object) -> Document:
@@ -191,15 +205,20 @@ def to_plain(document: Document) -> dict[str, object]:
 
 
 def in_order(plain: dict[str, object]) -> dict[str, object]:
-    """The same document in its own field order, models by name, whole numbers without a fraction.
+    """The same document in its own field order, names in order, whole numbers without a fraction.
 
     JSON columns keep keys in an order of their own and people type them in any: only texts of this
     order can be compared line by line. Raises `msgspec.ValidationError` if it is not a document.
     """
     ordered = to_plain(from_plain(plain))
-    models = ordered["models"]
-    assert isinstance(models, dict)  # noqa: S101 - the struct's field is a mapping
-    whole = _whole_numbers({**ordered, "models": dict(sorted(models.items()))})
+    whole = _whole_numbers(
+        {
+            key: dict(sorted(value.items()))
+            if key in ("models", "workflows") and isinstance(value, dict)
+            else value
+            for key, value in ordered.items()
+        }
+    )
     assert isinstance(whole, dict)  # noqa: S101 - a mapping stays one
     return whole
 

@@ -12,12 +12,17 @@ from enum import StrEnum
 
 from routing.contracts.enums import WorkClass
 from routing.contracts.hooks import MAX_DEADLINE_MS, MAX_USES, HookPoint
+from routing.contracts.snapshot import MAX_TASK_S
+from routing.decision.tasks import MAX_REPEATS
 from routing.policies.rules.document import FLOOR_RATIO, SCHEMA_VERSION
 
 MAX_FINDINGS = 100  # a document that is wrong everywhere is not a policy; a person reads this
 MAX_MODELS = 1000
 MAX_ALIASES = 50
 MAX_TARGETS = 50
+MAX_WORKFLOWS = 100  # kinds of tasks
+TASK_KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,63}")
+USD = re.compile(r"(?=.*[1-9])[0-9]{1,6}(\.[0-9]{1,9})?")  # above 0, exact in nano-dollars
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
 SLUG = re.compile(r"[-a-zA-Z0-9_]{1,120}")
 _REQUIRED = object()
@@ -183,6 +188,14 @@ _HOOK = Group(
         "classes": (Listed(Choice(tuple(WorkClass)), len(WorkClass)), None),
     }
 )
+_WORKFLOW = Group(
+    {
+        "max_steps": (Number(1, 1_000_000, is_integer=True), None),
+        "max_spend_usd": (Text(USD), None),
+        "max_wall_s": (Number(1, MAX_TASK_S, is_integer=True), None),
+        "max_repeats": (Number(1, MAX_REPEATS, is_integer=True), None),
+    }
+)
 SCHEMA = Group(
     {
         "schema_version": (
@@ -197,6 +210,7 @@ SCHEMA = Group(
         "failures": (_FAILURES, {}),
         "outage": (_OUTAGE, {}),
         "hooks": (Listed(_HOOK, MAX_USES), []),
+        "workflows": (Named(_WORKFLOW, TASK_KIND, MAX_WORKFLOWS), {}),
     }
 )
 # Words of other products, and what says the same here.
@@ -321,7 +335,8 @@ class Reader:
         if not isinstance(value, str):
             self._wrong_type(path, value, "text")
         elif node.pattern is not None and not node.pattern.fullmatch(value):
-            self.refuse(path, "name", f"{value!r} is not a name.", _name_fix(node.pattern))
+            what = "an amount" if node.pattern is USD else "a name"
+            self.refuse(path, "name", f"{value!r} is not {what}.", _name_fix(node.pattern))
         elif len(value) > node.longest:
             self.refuse(path, "length", "is too long.", f"At most {node.longest} characters.")
 
@@ -362,6 +377,8 @@ def _homes(node: Node, path: str, key: str) -> Iterator[str]:
 
 
 def _name_fix(pattern: re.Pattern[str]) -> str:
-    if pattern is MODEL_NAME:
+    if pattern is USD:
+        return 'Dollars above 0 as text, such as "2.00"; at most 6 digits, then 9 after the point.'
+    if pattern in (MODEL_NAME, TASK_KIND):
         return "Letters, digits and . _ : / @ + - only, starting with a letter or digit."
     return "Letters, digits, - and _ only."

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from routing.policies.rules.document import Document, ModelRule, from_plain
+from routing.contracts.snapshot import DEFAULT_KIND
+from routing.policies.rules.document import Document, ModelRule, WorkflowRule, from_plain
 from routing.policies.rules.hooks import hook_findings
 from routing.policies.rules.schema import SCHEMA, Finding, Level, Reader
 
@@ -47,8 +48,13 @@ def check(plain: object, around: Surroundings) -> Checked:
     if reader.findings:
         return Checked(None, tuple(reader.findings))
     document = from_plain(read)
-    findings = [*_aliases(document), *_references(document, around), *_shares(document, around)]
-    findings += hook_findings(document.hooks, around.hooks)
+    findings = [
+        *_aliases(document),
+        *_references(document, around),
+        *_shares(document, around),
+        *_workflows(document),
+        *hook_findings(document.hooks, around.hooks),
+    ]
     return Checked(document, tuple(findings))
 
 
@@ -137,6 +143,27 @@ def _shares(document: Document, around: Surroundings) -> list[Finding]:
         )
         for pool in sorted((named & around.pools.keys()) - around.limited)
     ]
+
+
+def _workflows(document: Document) -> list[Finding]:
+    """Caps that leave tasks out, or say nothing."""
+    findings = []
+    if document.workflows and DEFAULT_KIND not in document.workflows:
+        findings.append(
+            Finding(
+                Level.WARN,
+                "workflows",
+                "default",
+                "tasks of other kinds, or of none, have no caps.",
+                f"Add `{DEFAULT_KIND}`.",
+            )
+        )
+    findings += [
+        _refuse(f"workflows.{kind}", "empty", "names no cap.", "Say one, or remove it.")
+        for kind, rule in document.workflows.items()
+        if rule == WorkflowRule(note=rule.note)
+    ]
+    return findings
 
 
 def _refuse(path: str, rule: str, reason: str, fix: str) -> Finding:

@@ -7,6 +7,7 @@ exactly one sentence; a path that no sentence knows is still said, by its name.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from routing.contracts.snapshot import DEFAULT_KIND
 from routing.policies.rules.document import UNSAID, Document, to_plain
 from routing.policies.rules.hooks import flat_hooks, hook_changes
 
@@ -62,6 +63,8 @@ def words(before: Document | None, after: Document) -> tuple[Sentence, ...]:
     _outage(change)
     for one in hook_changes(old, new, change.below("hooks")):
         change.say(one.paths, one.text, takes=one.takes)
+    for kind in sorted({*before.workflows, *after.workflows}):
+        _workflow(change, kind)
     for path in sorted(change.left):
         change.say([path], f"{path} is {_value(new.get(path))} (was {_value(old.get(path))}).")
     return tuple(change.said)
@@ -94,9 +97,9 @@ def _flatten(value: object, path: str, found: Flat) -> None:
 
 
 def _below(path: str, key: str) -> str:
-    """Model names hold points: brackets keep `a` apart from `a.b`."""
-    if path == "models":
-        return f"models[{key}]"
+    """Names of models and kinds hold points: brackets keep `a` apart from `a.b`."""
+    if path in ("models", "workflows"):
+        return f"{path}[{key}]"
     return f"{path}.{key}" if path else key
 
 
@@ -289,6 +292,32 @@ def _outage_words(values: Flat) -> str:
         return "everything is refused"
     share, longest = values["outage.share_ratio"], values["outage.max_s"]
     return f"{_value(share)} of each limit for {_value(longest)} s"
+
+
+def _workflow(change: _Change, kind: str) -> None:
+    whose = "Tasks of other kinds" if kind == DEFAULT_KIND else f"{kind} tasks"
+    otherwise = "no cap" if kind == DEFAULT_KIND else "as other kinds"
+    for field, (may, unit) in _CAPS.items():
+        path = f"workflows[{kind}].{field}"
+        if path in change.left:
+            old, new = change.before.get(path), change.after.get(path)
+            said, was = (
+                otherwise if one is None else f"{_value(one)} {unit}" for one in (new, old)
+            )
+            is_less = _tighter(_amount(new), _amount(old))
+            change.say([path], f"{whose} {may} {said} (was {was}).", takes=is_less)
+
+
+_CAPS = {
+    "max_steps": ("may take", "calls"),
+    "max_spend_usd": ("may spend", "USD"),
+    "max_wall_s": ("may last", "s"),
+    "max_repeats": ("may make the same call", "times"),
+}
+
+
+def _amount(value: object) -> object:
+    return float(value) if isinstance(value, str) else value
 
 
 # -- values ---------------------------------------------------------------------------------------

@@ -9,3 +9,12 @@ local function field(key, suffix, name, change)
   local new = struct.pack('<d', change((struct.unpack('<d', v, at - 7))))
   redis.call('SETRANGE', key, 0, string.sub(v, 1, at - 8) .. new .. string.sub(v, at + 1))
 end
+-- A task's counter that is filled or registered again names its task, which a lost store has forgotten: it goes on from its first call.
+local function remember(p, suffix, ends)
+  local tenant, task, at = string.match(suffix, '^w:([^:]+):task:([^:]*):t:(%d+)$')
+  if not tenant or redis.call('HSETNX', p .. ':task:' .. tenant .. ':' .. task, 'a', at) == 0 then return end
+  local live, x = p .. ':tasks:' .. tenant, string.format('%.0f', ends)
+  redis.call('PEXPIREAT', p .. ':task:' .. tenant .. ':' .. task, x)
+  redis.call('ZADD', live, x, task)
+  if redis.call('PEXPIRETIME', live) < ends then redis.call('PEXPIREAT', live, x) end
+end
