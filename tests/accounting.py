@@ -27,8 +27,8 @@ from routing.contracts.snapshot import (
     bucket_of,
 )
 from routing.contracts.usage import HoldInfo, UsageEvent, encode_hold_info
-from routing.decision.tasks import TaskAsk
 from routing.decision.types import Amounts, Hold, Refusal
+from routing.decision.workflow import TaskAsk
 from routing.gateway.account import Accountant
 from routing.gateway.ask import Ask
 from routing.gateway.journal import Journal

@@ -191,6 +191,7 @@ ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
     ("get", "tasks/?tenant=acme", None, ALL | MEMBERS),
     ("get", "tasks/{task}/", None, ALL | MEMBERS),
     ("get", "tasks/{task}/steps/", None, ALL | MEMBERS),
+    ("get", "tasks/{task}/caps/", None, ALL | MEMBERS),
     (
         "post",
         "task-outcomes/",

@@ -169,6 +169,7 @@ _v1: list[URLPattern | URLResolver] = [
     path("tasks/", work.Tasks.as_view(), name="api_tasks"),
     path("tasks/<int:task_id>/", work.Task.as_view(), name="api_task"),
     path("tasks/<int:task_id>/steps/", work.TaskSteps.as_view(), name="api_task_steps"),
+    path("tasks/<int:task_id>/caps/", work.TaskCaps.as_view(), name="api_task_caps"),
     path("task-outcomes/", work.TaskOutcomes.as_view(), name="api_task_outcomes"),
     path("objectives/", slos.Objectives.as_view(), name="api_objectives"),
     path("objectives/<int:objective_id>/", slos.Objective.as_view(), name="api_objective"),

@@ -18,7 +18,7 @@ from routing.contracts.enums import (
 )
 
 if TYPE_CHECKING:
-    from routing.decision.tasks import TaskStory
+    from routing.decision.workflow import TaskStory
 
 
 class Reason(StrEnum):
@@ -55,6 +55,9 @@ class Reason(StrEnum):
     NO_CAPACITY = "no_capacity"
     MODEL_UNAVAILABLE = "model_unavailable"
     SHUTTING_DOWN = "shutting_down"
+
+
+TASK_REASONS = (Reason.TASK_STEPS, Reason.TASK_SPEND, Reason.TASK_WALL, Reason.TASK_REPEATS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from routing.contracts.enums import WindowKind, WorkClass
 from routing.contracts.snapshot import KeyEntry, OutagePolicy, Price, TenantEntry
 from routing.decision.limits import AMOUNT_ORDER, Edges, groups_for, rates_of
 from routing.decision.shares import Need
-from routing.decision.tasks import TaskAsk, TaskGroup
 from routing.decision.types import Amounts, Refusal
+from routing.decision.workflow import TaskAsk, TaskGroup
 from routing.gateway.returns import Caller
 from routing.store.plans import AnyGroup, Plan, suffix_of
 from routing.store.reservations import group_edges

@@ -13,14 +13,14 @@ from routing.contracts.snapshot import OutagePolicy
 from routing.decision.admit import Denial, refusal
 from routing.decision.limits import AMOUNT_ORDER, amounts_in_order
 from routing.decision.shares import Shares, outage_mode
-from routing.decision.tasks import TaskAsk, TaskGroup
 from routing.decision.types import NO_RATES, Hold, Reason, Refusal, Standing
+from routing.decision.workflow import TaskAsk, TaskGroup
 from routing.gateway.account import Accountant
 from routing.gateway.ask import Ask, Template
 from routing.gateway.buckets import UNKNOWN_EPOCH, Bucket
 from routing.gateway.once import PARAM, Kept, refusal_of
 from routing.gateway.returns import Returns
-from routing.gateway.tasks import Tasks, claim_of, refusal_in, task_denial
+from routing.gateway.workflow import Tasks, claim_of, refusal_in, task_denial
 from routing.store.client import NOT_SENT, Buckets
 from routing.store.clock import StoreClock
 from routing.store.once import KEPT, KEPT_ANSWER, KEPT_ID, NEW, VERDICTS
@@ -43,8 +43,8 @@ from routing.store.reservations import (
     Reservations,
     wrote_nothing,
 )
-from routing.store.tasks import MOVED, OK_STEP
 from routing.store.uses import TOO_MANY, USES_MAX
+from routing.store.workflow import MOVED, OK_STEP
 
 log = logging.getLogger(__name__)
 

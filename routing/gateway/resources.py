@@ -27,7 +27,6 @@ from routing.gateway.names import bad_name, names_of
 from routing.gateway.once import Kept
 from routing.gateway.reply import JSON, dollars, identity_headers, rate_headers
 from routing.gateway.reserve import AWAY_RETRY_S
-from routing.gateway.tasks import task_of
 from routing.gateway.uses import (
     MAX_LIFE_S,
     RenewBody,
@@ -46,6 +45,7 @@ from routing.gateway.uses import (
     units_of,
 )
 from routing.gateway.walk import Walk
+from routing.gateway.workflow import task_of
 from routing.store import keys
 from routing.store.client import StoreAwayError
 from routing.store.reservations import (

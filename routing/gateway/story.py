@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from routing.decision.tasks import TaskStep, TaskStory
+from routing.decision.workflow import TaskStep, TaskStory
 
 _NANO = 1_000_000_000
 

@@ -50,7 +50,7 @@ from routing.gateway.reserve import Reserver
 from routing.gateway.resolve import resolve
 from routing.gateway.returns import Caller
 from routing.gateway.stats import Stats
-from routing.gateway.tasks import task_of
+from routing.gateway.workflow import task_of
 
 if TYPE_CHECKING:
     from routing.gateway.spans import Spans

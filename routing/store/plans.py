@@ -12,7 +12,7 @@ import msgspec
 
 from routing.contracts.enums import WindowKind
 from routing.decision.limits import AMOUNT_ORDER, Edges, Group
-from routing.decision.tasks import TaskGroup
+from routing.decision.workflow import TaskGroup
 from routing.store import keys
 from routing.store.packed import GAUGE_DIMS, GAUGE_SIZE, WINDOW_DIMS, WINDOW_SIZE
 

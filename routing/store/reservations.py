@@ -29,8 +29,8 @@ from routing.store.scripts import (
     USE_RESERVE,
     USE_SETTLE,
 )
-from routing.store.tasks import TaskClaim, claim_step, conclude_step
 from routing.store.uses import USE, conclude_use, open_use
+from routing.store.workflow import TaskClaim, claim_step, conclude_step
 
 LEASE_MS: Final = 15_000
 _REFUSES_WRITES: Final = ("MISCONF ", "OOM ", "READONLY ", "LOADING ")

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from routing.contracts.capacity import CapacityScope, SharedScope
 from routing.contracts.enums import LimitScope
-from routing.decision.types import Reason
+from routing.decision.types import TASK_REASONS, Reason
 from tenants.ledger.rules.periods import start_of
 
 OWN_SCOPES = frozenset(scope.value for scope in LimitScope)  # the others are the fleet's
@@ -24,6 +24,7 @@ _SCOPE_WORDS = {
     SharedScope.FLEET_CLASS.value: "of the fleet for this class",
 }
 _SEND_AGAIN = "Send it again. If it repeats, tell an operator the request id."
+_END_TASK = "Its page shows the steps: end the task, or start another. Operators set the caps."
 # code -> what happened, what to do next. Limits say more: see `explain`.
 _PLAIN: dict[str, tuple[str, str]] = {
     Reason.INVALID_REQUEST.value: (
@@ -106,6 +107,22 @@ _PLAIN: dict[str, tuple[str, str]] = {
         "An operator caps the prompts of the tenant for a time; its answer says why and at what.",
         "Send a shorter prompt.",
     ),
+    Reason.TASK_STEPS.value: (
+        "The task has made as many calls as tasks of its kind may.",
+        _END_TASK,
+    ),
+    Reason.TASK_SPEND.value: (
+        "The task, or the one that started it, has no money left for this call.",
+        _END_TASK,
+    ),
+    Reason.TASK_WALL.value: (
+        "The task's first call is longer ago than tasks of its kind may take.",
+        _END_TASK,
+    ),
+    Reason.TASK_REPEATS.value: (
+        "The task made the same call again and again: it loops.",
+        f"Mend the loop. {_END_TASK}",
+    ),
     Reason.CLASS_PAUSED.value: (
         "An operator paused this class for a time; its answer says why. It is not a limit of "
         "yours.",
@@ -137,11 +154,18 @@ _PLAIN: dict[str, tuple[str, str]] = {
         "Send it again: another one takes it.",
     ),
 }
-# They name a limit that had room or is none: a wait inside the call, a hook, or an override.
-_SAY_THEMSELVES = frozenset((
-    Reason.UPSTREAM_TIMEOUT.value, Reason.DEADLINE_EXCEEDED.value,
-    Reason.HOOK_REFUSED.value, Reason.HOOK_FAILED.value,
-))  # fmt: skip
+# They name a limit that had room or is none: a wait inside the call, a hook, a task's cap, or an
+# override.
+_SAY_THEMSELVES = frozenset(
+    reason.value
+    for reason in (
+        Reason.UPSTREAM_TIMEOUT,
+        Reason.DEADLINE_EXCEEDED,
+        Reason.HOOK_REFUSED,
+        Reason.HOOK_FAILED,
+        *TASK_REASONS,
+    )
+)
 _OVERRIDDEN = frozenset((Reason.CONTEXT_CAPPED.value, Reason.CLASS_PAUSED.value, Reason.SHED.value))
 _UNKNOWN = ("The call was refused.", "Tell an operator the request id.")
 

@@ -23,6 +23,7 @@ from routing.contracts.enums import TaskOutcome
 from tenants.directory.access import open_tenant
 from tenants.work import selectors, services
 from tenants.work.authentication import KeyAuthentication, KeyCaller
+from tenants.work.caps import standing_of, stops_of
 
 _OUTCOMES = [item.value for item in TaskOutcome]
 
@@ -66,6 +67,44 @@ class StepSerializer(OutSerializer):
     cached_tokens = serializers.IntegerField()
     output_tokens = serializers.IntegerField()
     net_usd = UsdField(source="net_nanousd")
+
+
+class CapsSerializer(OutSerializer):
+    """Caps of the policy that the task's last call had; null: none."""
+
+    max_steps = serializers.IntegerField(allow_null=True)
+    max_spend_usd = UsdField(source="max_spend_nanousd", allow_null=True)
+    max_wall_s = serializers.IntegerField()
+    max_repeats = serializers.IntegerField(allow_null=True)
+
+
+class StandingSerializer(OutSerializer):
+    """Where a live task stands, from the counters that admit its calls."""
+
+    started_at = InstantField()
+    caps = CapsSerializer(allow_null=True)
+    steps = serializers.IntegerField()
+    held_steps = serializers.IntegerField()
+    spend_usd = UsdField(source="spend_nanousd")
+    held_usd = UsdField(source="held_nanousd")
+
+
+class StopSerializer(OutSerializer):
+    """A call that a cap refused; its steps are the task's calls."""
+
+    request_id = serializers.CharField()
+    at = InstantField()
+    model = serializers.CharField()
+    step = serializers.CharField()
+    limit = serializers.CharField()
+    scope = serializers.CharField()
+
+
+class TaskCapsSerializer(OutSerializer):
+    """`standing` is null of a task that is not capped, is over, or cannot be asked for now."""
+
+    standing = StandingSerializer(allow_null=True)
+    refused = StopSerializer(many=True)
 
 
 class TaskQuery(PageQuery):
@@ -151,6 +190,22 @@ class TaskSteps(Endpoint):
         page = selectors.steps_of(task, after=asked.get("after"), limit=asked["limit"])
         items = StepSerializer(page.rows, many=True).data
         return Response({"items": items, "next": page.next_after})
+
+
+class TaskCaps(Endpoint):
+    """Caps of one task."""
+
+    @endpoint(
+        operation_id="task_caps_read",
+        answer=TaskCapsSerializer,
+        summary="Read a task's caps, what it used, and its newest refused calls",
+    )
+    def get(self, request: Request, task_id: int) -> Response:
+        """Where it stands now, and what a cap refused within the last week."""
+        seen = visible_tenant_ids(self.user)
+        task = selectors.task_by_id(tenant_ids=seen, task_id=task_id)
+        found = {"standing": standing_of(task), "refused": stops_of(task)}
+        return shown(TaskCapsSerializer, found)
 
 
 class TaskOutcomes(Endpoint):

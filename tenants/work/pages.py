@@ -1,5 +1,7 @@
 """What did the agents do: tasks of a period, and one task with its calls."""
 
+from datetime import datetime
+
 from django.http import HttpRequest, HttpResponseBase
 from django.urls import reverse
 from django.utils import timezone
@@ -13,7 +15,8 @@ from routing.contracts.enums import TaskOutcome
 from tenants.directory.access import open_tenant
 from tenants.ledger.filters import RANGES
 from tenants.work import selectors
-from tenants.work.rules import step_of
+from tenants.work.caps import standing_of, stopped_tasks, stops_of
+from tenants.work.rules import CapRow, cap_rows, cap_words, step_of
 
 OWN_QUERY = ("after", "kind", "outcome", "task")
 QUERY = ("tenant", "range", *OWN_QUERY)
@@ -50,6 +53,20 @@ _LOOP_COLUMNS = (
     number("Calls"),
     number("Spend", "USD"),
 )
+_STOPPED_COLUMNS = (
+    Column("Task"),
+    Column("Tenant"),
+    Column("Stopped by", meaning="The cap that refused its last call"),
+    number("Refused", "calls"),
+    Column("Last"),
+)
+_STOP_COLUMNS = (
+    Column("When", "UTC"),
+    Column("Step"),
+    Column("Model or resource"),
+    Column("Refused by"),
+    Column("Request"),
+)
 _STEP_COLUMNS = (
     Column("Started", "UTC"),
     Column("Step"),
@@ -83,6 +100,7 @@ def tasks(request: HttpRequest) -> HttpResponseBase:
         "kind_columns": _KIND_COLUMNS,
         "loops": selectors.loops(tenant_ids=seen, since=since),
         "loop_columns": _LOOP_COLUMNS,
+        **_stopped(seen, since),
         "ended": selectors.outcomes(tenant_ids=seen, since=since, until=until),
         "range": name,
         "range_words": RANGES[name][1],
@@ -106,6 +124,7 @@ def own_tasks(request: HttpRequest, slug: str) -> HttpResponseBase:
         "columns": _COLUMNS,
         "loops": selectors.loops(tenant_ids=seen, since=since),
         "loop_columns": _LOOP_COLUMNS,
+        **_stopped(seen, since),
         "ended": selectors.outcomes(tenant_ids=seen, since=since, until=until),
         "range_words": RANGES["24h"][1],
         "tenant": tenant,
@@ -152,6 +171,12 @@ def _task_page(
                 tenant_ids=frozenset({found.tenant_id}), since=found.first_at, task_id=found.id
             ),
             "loop_columns": _LOOP_COLUMNS,
+            "caps": _caps(found),
+            "stops": [
+                {"stop": stop, "words": cap_words(stop.limit, stop.scope)}
+                for stop in stops_of(found)
+            ],
+            "stop_columns": _STOP_COLUMNS,
             "children": selectors.children_of(found),
             "steps": [{"step": step, **_times(step)} for step in steps.rows],
             "page": steps,
@@ -183,6 +208,29 @@ def _listed(request: HttpRequest, seen: frozenset[int] | None) -> dict[str, obje
         "outcomes": OUTCOMES,
         "is_filtered": bool(kind or outcome or name),
     }
+
+
+def _stopped(seen: frozenset[int] | None, since: datetime) -> dict[str, object]:
+    return {
+        "stopped": [
+            {"row": row, "words": cap_words(row.limit, row.scope)}
+            for row in stopped_tasks(tenant_ids=seen, since=since)
+        ],
+        "stopped_columns": _STOPPED_COLUMNS,
+    }
+
+
+def _caps(found: selectors.TaskRow) -> list[CapRow] | None:
+    """Caps of a live task beside what it has used; None where nothing is known of it now."""
+    standing = standing_of(found)
+    if standing is None or standing.caps is None:
+        return None
+    return cap_rows(
+        standing.caps,
+        steps=(standing.steps, standing.held_steps),
+        spend_nanousd=(standing.spend_nanousd, standing.held_nanousd),
+        lasted_s=standing.lasted_s,
+    )
 
 
 def _kind(row: selectors.KindRow) -> dict[str, object]:

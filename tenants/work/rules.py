@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from routing.contracts.enums import TaskScope
+from routing.contracts.snapshot import TaskCaps
+
 LOOP_REPEATS = 3  # the same step on the same model so often is a loop (decision core, section 6)
 
 
@@ -35,6 +38,61 @@ class Outcomes:
 def work_units(uncached_tokens: int, cached_tokens: int, output_tokens: int) -> float:
     """Engine work of a request in work units (decision core, section 4: 1, 0.1 and 2 a token)."""
     return uncached_tokens + 0.1 * cached_tokens + 2 * output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class CapRow:
+    """One cap of a live task in words: what it bounds, used, held by running calls, the cap."""
+
+    name: str
+    unit: str
+    used: int
+    held: int | None
+    cap: int | None
+    used_ratio: float | None
+    is_money: bool = False
+
+
+def cap_rows(
+    caps: TaskCaps,
+    *,
+    steps: tuple[int, int],
+    spend_nanousd: tuple[int, int],
+    lasted_s: int,
+) -> list[CapRow]:
+    """Steps, spend and time of a task; pairs are used and held. A loop has no amount to show."""
+    return [
+        _cap_row("Steps", "calls", steps, caps.max_steps),
+        _cap_row("Spend", "USD", spend_nanousd, caps.max_spend_nanousd, is_money=True),
+        _cap_row("Time since its first call", "s", (lasted_s, None), caps.max_wall_s),
+    ]
+
+
+def _cap_row(
+    name: str,
+    unit: str,
+    taken: tuple[int, int | None],
+    cap: int | None,
+    *,
+    is_money: bool = False,
+) -> CapRow:
+    used, held = taken
+    ratio = None if cap is None else min(1.0, (used + (held or 0)) / cap)
+    return CapRow(name, unit, used, held, cap, ratio, is_money)
+
+
+_CAP_WORDS = {
+    "task_steps": "steps",
+    "task_spend": "spend",
+    "task_wall": "time",
+    "task_repeats": "a loop",
+}
+
+
+def cap_words(limit: str, scope: str) -> str:
+    """What stopped a task, such as `spend of its parent task`."""
+    words = _CAP_WORDS.get(limit, limit.replace("_", " "))
+    return f"{words} of its parent task" if scope == TaskScope.PARENT else words
 
 
 def step_of(text: str) -> tuple[int, int] | None:

@@ -24,10 +24,11 @@ from routing.contracts.capacity import CapacityLimit
 from routing.contracts.enums import Dimension, WindowKind, WorkClass
 from routing.contracts.hooks import HookPoint, HookUse
 from routing.contracts.override import Override, OverrideKind, encode_overrides
-from routing.contracts.snapshot import ClassPolicy
+from routing.contracts.snapshot import ClassPolicy, TaskCaps
 from routing.decision.types import Reason
+from routing.store import keys
 from routing.store.state import write_overrides
-from tests.gatewaying import body_of, serving
+from tests.gatewaying import ACME, body_of, serving
 from tests.hooking import webhook
 from tests.stack import ACME_KEY, GatewayProcess, api_key, limit, model, policy, pool, tenant
 from tests.upstream import Hang, Reset, UpstreamThread, answer, json_script, usage
@@ -113,9 +114,9 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with redis.Redis.from_url(os.environ["REDIS_URL"]) as client:
         client.flushall()
-    keys = [api_key("acme", ACME_KEY)]
-    keys += [api_key(slug, f"key-of-{slug}") for slug in TENANTS if slug != "acme"]
-    keys.append(api_key("acme", "key-of-few", id="k-few", models=("free-3b",)))
+    secrets = [api_key("acme", ACME_KEY)]
+    secrets += [api_key(slug, f"key-of-{slug}") for slug in TENANTS if slug != "acme"]
+    secrets.append(api_key("acme", "key-of-few", id="k-few", models=("free-3b",)))
     with UpstreamThread() as upstream:
         limited = msgspec.structs.replace
         pools = {
@@ -144,10 +145,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         path: Path = tmp_path_factory.mktemp("refusals")
         changes = {
             "tenants": {slug: tenant(slug, limits) for slug, limits in TENANTS.items()},
-            "keys": dict(keys),
+            "keys": dict(secrets),
             "models": models,
             "pools": pools,
-            "policy": policy(classes=classes, hooks=(GUARDED,)),
+            "policy": policy(classes=classes, workflows=CAPS, hooks=(GUARDED,)),
             "hooks": {"guard": webhook("guard", upstream.address)},
         }
         env = {"HEADRACE_PRIVATE_HOOKS": "127.0.0.1"}
@@ -162,6 +163,31 @@ def twice(secret: str, **how: Any) -> Callable[[World], httpx.Response]:
         script = json_script(answer(used=usage(10, 100)))
         assert world.answering(script, secret=secret, **how).status_code == 200
         return world.post(secret=secret, **how)
+
+    return call
+
+
+CAPS = {
+    "steps": TaskCaps(max_steps=1),
+    "spend": TaskCaps(max_spend_nanousd=450_000),
+    "time": TaskCaps(max_wall_s=60),
+    "loop": TaskCaps(max_repeats=1),
+}
+
+
+def capped(kind: str, *, grows_old: bool = False) -> Callable[[World], httpx.Response]:
+    """The second call of a task that may make one."""
+
+    def call(world: World) -> httpx.Response:
+        headers = {"x-headrace-task-id": f"t-{kind}", "x-headrace-task-kind": kind}
+        script = json_script(answer(used=usage(10, 100)))
+        how: dict[str, Any] = {"headers": headers, "max_tokens": 150}
+        assert world.answering(script, **how).status_code == 200
+        if grows_old:
+            name = keys.task_record(ACME, "acme", f"t-{kind}")
+            with redis.Redis.from_url(os.environ["REDIS_URL"]) as client:
+                client.hset(name, "a", int(client.hget(name, "a") or 0) - 61_000)
+        return world.post(**how)
 
     return call
 
@@ -244,6 +270,18 @@ KINDS: dict[str, tuple[Callable[[World], httpx.Response], int, Reason, str, str,
     "concurrency": (
         running(secret="key-of-conc"),
         429, Reason.CONCURRENCY_LIMITED, SOON, "tenant concurrency", True,
+    ),
+    "task steps": (
+        capped("steps"), 429, Reason.TASK_STEPS, NEVER, "task task_steps", True,
+    ),
+    "task spend": (
+        capped("spend"), 429, Reason.TASK_SPEND, NEVER, "task task_spend", True,
+    ),
+    "task time": (
+        capped("time", grows_old=True), 429, Reason.TASK_WALL, NEVER, "task task_wall", False,
+    ),
+    "task loop": (
+        capped("loop"), 429, Reason.TASK_REPEATS, NEVER, "task task_repeats", False,
     ),
     "upstream 429": (
         answered(json_script(LIMITED, 429, [("Retry-After", "1")])),

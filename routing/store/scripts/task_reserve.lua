@@ -1,5 +1,5 @@
 -- ARGV[1] = msgpack [argument of the script inside, tenant, task, start, parent, parent's start, parent's cap, wall_ms, life_ms,
---   max_repeats (0: none), signature ('': none), tasks_max, kind, own cap, first own group, has_once, id, model, step, held]
+--   max_repeats (0: none), signature ('': none), tasks_max, kind, own cap, first own group, has_once, id, model, step, held, caps]
 -- Replies of its own: TASK (the starts and the cap that the counters' names and limits must have; nothing is held), WALL and AGAIN
 -- (ms since its start, or times, then the chain), TASKS (too many live); a NO of its own groups has the chain, OK the step's number.
 local function reserve()
@@ -73,8 +73,8 @@ if up and not up[1] then
 end
 local n = tonumber(r[2] or 0) + 1
 local seen = string.sub((r[3] or '') .. (sig ~= '' and sig or string.rep('\0', 8)), -8 * SEEN)
-call('HSET', record, 'n', n, 'g', seen, 'k', o[13], 'p', parent, 'u', string.format('%.0f', own_cap),
-  'e' .. n % SHOWN, cmsgpack.pack({n, o[17], o[18], o[19], now, string.format('%.0f', o[20])}))
+call('HSET', record, 'n', n, 'g', seen, 'k', o[13], 'p', parent, 'm', o[21],
+  'u', string.format('%.0f', own_cap), 'e' .. n % SHOWN, cmsgpack.pack({n, o[17], o[18], o[19], now, string.format('%.0f', o[20])}))
 call('HDEL', record, 'c' .. n % SHOWN)
 reply[7] = n
 return reply

@@ -10,10 +10,10 @@ import pytest
 
 from routing.contracts.enums import Dimension, LimitScope, StoreMode, TaskScope
 from routing.contracts.snapshot import TaskCaps
-from routing.decision.tasks import STEPS_SHOWN, TaskAsk
 from routing.decision.types import Amounts, Hold, Reason, Refusal
+from routing.decision.workflow import STEPS_SHOWN, TaskAsk
 from routing.store import keys
-from routing.store.tasks import TASKS_MAX
+from routing.store.workflow import TASKS_MAX
 from tests.accounting import (
     AMOUNTS,
     Gateway,

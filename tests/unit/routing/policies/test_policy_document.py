@@ -135,6 +135,11 @@ CHANGES = [
     ("outage/store_away", "closed"),
     ("outage/share_ratio", 0.5),
     ("outage/max_s", 5),
+    ("workflows/default/max_steps", 40),
+    ("workflows/default/max_spend_usd", "2.00"),
+    ("workflows/default/max_wall_s", 1800),
+    ("workflows/default/max_repeats", 3),
+    ("workflows/research", {"max_steps": 200}),
 ]
 
 
@@ -160,6 +165,16 @@ def test_each_value_that_gateways_honour_changes_the_digest(path, value):
         ("classes/bulk", {}, "classes.bulk", "unknown", "Remove it."),
         ("plugins", [], "plugins", "unknown", "Remove it."),
         ("models", {}, "models", "count", "Use 1 to"),
+        ("workflows", {"a b": {"max_steps": 1}}, "workflows.a b", "name", "Letters"),
+        ("workflows", {"x": {}}, "workflows.x", "empty", "Say one, or remove it."),
+        ("workflows/x/max_steps", 0, "workflows.x.max_steps", "range", "Use 1-"),
+        ("workflows/x/max_repeats", 21, "workflows.x.max_repeats", "range", "Use 1-20."),
+        ("workflows/x/max_wall_s", 604_801, "workflows.x.max_wall_s", "range", "Use 1-"),
+        ("workflows/x/max_spend_usd", 2, "workflows.x.max_spend_usd", "type", "Use text."),
+        ("workflows/x/max_spend_usd", "0.00", "workflows.x.max_spend_usd", "name", '"2.00"'),
+        ("workflows/x/max_spend_usd", "-1", "workflows.x.max_spend_usd", "name", '"2.00"'),
+        ("workflows/x/max_spend_usd", "1e3", "workflows.x.max_spend_usd", "name", '"2.00"'),
+        ("workflows/x/max_tokens", 1, "workflows.x.max_tokens", "unknown", "max_steps"),
         ("models", ..., "models", "required", "Say it."),
         ("models/llama-8b/aliases", ["a b"], "models.llama-8b.aliases[0]", "name", "Letters"),
         ("models/llama-8b/aliases", ["llama-8b"], "models.llama-8b.aliases[0]", "alias", "Rename"),

@@ -129,6 +129,26 @@ TARGETS = "models__llama-70b__targets"
             False,
         ),
         (
+            {"workflows__research": {"max_spend_usd": "25.00"}},
+            "research tasks may spend 25.00 USD (was as other kinds).",
+            True,
+        ),
+        (
+            {"workflows__default": {"max_steps": 40}},
+            "Tasks of other kinds may take 40 calls (was no cap).",
+            True,
+        ),
+        (
+            {"workflows__a.b": {"max_repeats": 3}},
+            "a.b tasks may make the same call 3 times (was as other kinds).",
+            True,
+        ),
+        (
+            {"workflows__a": {"max_wall_s": 1800}},
+            "a tasks may last 1,800 s (was as other kinds).",
+            True,
+        ),
+        (
             {"outage__store_away": "closed"},
             "Store away: everything is refused (was: 0.8 of each limit for 300 s).",
             True,
@@ -138,6 +158,14 @@ TARGETS = "models__llama-70b__targets"
 def test_each_change_is_one_sentence(changes: dict[str, Any], text: str, takes: bool) -> None:
     (sentence,) = words(document(), document(**changes))
     assert (sentence.text, sentence.takes) == (text, takes)
+
+
+def test_a_cap_that_rises_takes_nothing() -> None:
+    before = document(workflows={"research": {"max_spend_usd": "9.50"}})
+    (sentence,) = words(before, document(workflows={"research": {"max_spend_usd": "25.00"}}))
+    assert sentence.text == "research tasks may spend 25.00 USD (was 9.50 USD)."
+    assert not sentence.takes
+    assert [one.takes for one in words(before, document())] == [False]
 
 
 def test_first_version_and_no_change() -> None:
@@ -160,7 +188,7 @@ def leaves(node: Any, path: str = "") -> list[tuple[str, Any]]:
         return [
             leaf
             for key, (item, _) in node.fields.items()
-            if key not in ("models", "hooks", "name", "schema_version")
+            if key not in ("models", "hooks", "workflows", "name", "schema_version")
             for leaf in leaves(item, f"{path}__{key}" if path else key)
         ]
     return [(path, node)]

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from routing.contracts.enums import Dimension, LimitScope
 from routing.contracts.snapshot import KeyEntry, PolicyEntry, TaskCaps, TenantEntry
-from routing.decision.tasks import (
+from routing.decision.types import Reason, Refusal
+from routing.decision.workflow import (
     Place,
     TaskAsk,
     TaskGroup,
@@ -17,13 +18,12 @@ from routing.decision.tasks import (
     over_repeats,
     over_wall,
 )
-from routing.decision.types import Reason, Refusal
 from routing.gateway.ask import Ask, Template
 from routing.gateway.dialects.body import Call
 from routing.gateway.dialects.pair import pair_digest
 from routing.gateway.names import Names
 from routing.store.reservations import NO_HELD, NO_USED
-from routing.store.tasks import (
+from routing.store.workflow import (
     FIGURE,
     FIGURE_CHAIN,
     MOVED_PARENT_CAP,

@@ -1,16 +1,18 @@
 """Arguments and replies of the scripts that admit and end a capped task's calls.
 
 They are the scripts of other calls with the task's record around them, in the same round trip. What
-a task spends is in counters like all others (`decision.tasks`); the record has what counters cannot
-say: when it began, which steps repeat, and the last of them for the refusal.
+a task spends is in counters like all others (`decision.workflow`); the record has what counters
+cannot say: when it began, which steps repeat, and the last of them for the refusal.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from routing.decision.tasks import Chain, Place, TaskAsk, TaskStep, in_order
+from routing.contracts.snapshot import TaskCaps
+from routing.decision.workflow import Chain, Place, TaskAsk, TaskStep, in_order
 from routing.store.keys import read_task, task_name
 from routing.store.plans import as_text
 
@@ -29,6 +31,8 @@ NO_CHAIN: Final = 9  # of NO, where a task's counter refused
 OK_STEP: Final = 6  # of OK: the step's number
 
 _encode: Final = msgspec.msgpack.Encoder().encode
+_encode_caps: Final = msgspec.json.Encoder().encode
+_decode_caps: Final = msgspec.json.Decoder(TaskCaps).decode
 _Entry = tuple[int, str, str, str, int, str]
 _decode_entry: Final = msgspec.msgpack.Decoder(_Entry).decode
 
@@ -75,6 +79,7 @@ def claim_step(
             claim.model,
             ask.step,
             claim.held_nanousd,
+            as_text(_encode_caps(ask.caps)),
         )
     )
 
@@ -90,6 +95,28 @@ def conclude_step(
     """Argument of `task_settle`; charged None is a void."""
     charged = -1 if charged_nanousd is None else charged_nanousd
     return _encode((inner, tenant_id, task_name(task), step, request_id, charged))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecord:
+    """A live task as the store knows it; `caps` None where only a child, or the ledger, told."""
+
+    start_ms: int
+    caps: TaskCaps | None
+
+
+RECORD_FIELDS: Final = ("a", "m")
+
+
+def read_record(fields: Sequence[bytes | None]) -> TaskRecord | None:
+    """What `RECORD_FIELDS` of a task's record say; None of a task that is not live."""
+    start, caps = fields
+    if start is None:
+        return None
+    try:
+        return TaskRecord(int(start), _decode_caps(caps) if caps else None)
+    except (ValueError, msgspec.MsgspecError):
+        return None
 
 
 def read_chain(reply: Any) -> Chain:
