@@ -15,7 +15,7 @@ from routing.contracts.capacity import CapacityLimit
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 from routing.contracts.hooks import HookEntry, HookUse
 
-# Raised where a gateway that knows less would do wrong: 2 has hooks and caps on tasks, which must not
+# Raised where a gateway that knows less would do wrong: 2 has hooks and tasks' caps, which must not
 # be skipped.
 SCHEMA_VERSION = 2
 ALL_MODELS = "*"
