@@ -160,7 +160,7 @@ class Resources:
             ttl_ms=ttl_ms,
             task=task_of(
                 exchange.snapshot.policy,
-                names_of(exchange.request.headers),
+                exchange.request.headers,
                 tenant,
                 exchange.model_name,
                 None,

@@ -40,7 +40,7 @@ from routing.gateway.hooks.steps import look_after, look_before
 from routing.gateway.hooks.stream import watch_of
 from routing.gateway.http1 import Request
 from routing.gateway.identify import Callers
-from routing.gateway.names import bad_name, names_of
+from routing.gateway.names import bad_name
 from routing.gateway.once import HEADER, SPENT_REFUSAL, Kept, Recording, Vault
 from routing.gateway.overrides import Overrides
 from routing.gateway.record import hold_info, prefix_of, resends_of, skeleton
@@ -216,7 +216,7 @@ class Walk:
             unless_known=overridden,
             task=task_of(
                 exchange.snapshot.policy,
-                names_of(exchange.request.headers),
+                exchange.request.headers,
                 exchange.tenant,
                 exchange.model_name,
                 exchange.call,

@@ -21,7 +21,7 @@ from routing.decision.workflow import (
 from routing.gateway.ask import Ask, Template
 from routing.gateway.dialects.body import Call
 from routing.gateway.dialects.pair import pair_digest
-from routing.gateway.names import Names
+from routing.gateway.names import names_of
 from routing.store.reservations import NO_HELD, NO_USED
 from routing.store.workflow import (
     FIGURE,
@@ -45,14 +45,18 @@ _NO_CAPS: Final = TaskCaps()
 
 
 def task_of(
-    policy: PolicyEntry, names: Names, tenant: TenantEntry, model: str, call: Call | None
+    policy: PolicyEntry,
+    headers: dict[bytes, bytes],
+    tenant: TenantEntry,
+    model: str,
+    call: Call | None,
 ) -> TaskAsk | None:
     """The capped task that a call is a step of; None where the policy caps nothing of it.
 
     A child of an uncapped kind is counted, for its parent's sake. A use of a resource (no `call`)
     says nothing of what it is for, so its repeats are not counted.
     """
-    if not policy.workflows or not names.task_id:
+    if not policy.workflows or not (names := names_of(headers)).task_id:
         return None
     parent = names.parent_id if names.parent_id != names.task_id else ""
     caps = policy.caps_of(names.task_kind) or (_NO_CAPS if parent else None)

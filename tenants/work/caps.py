@@ -6,7 +6,7 @@ calls are shape rows: kept for a week, text-free.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import cast
 
 from django.db import connection
@@ -145,5 +145,5 @@ def stopped_tasks(*, tenant_ids: frozenset[int] | None, since: datetime) -> tupl
         return tuple(Stopped(*row) for row in cursor.fetchall())
 
 
-def _first_day() -> object:
+def _first_day() -> date:
     return first_day_kept(int(timezone.now().timestamp() * 1000))

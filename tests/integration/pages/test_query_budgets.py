@@ -25,6 +25,8 @@ def count_queries(client: Client, path: str) -> int:
 def test_queries_stay_inside_the_budget_and_do_not_grow_with_rows(world, store):
     client = client_of(world, "ada")
     paths = (*LISTS, *OTHERS)
+    stopped = {"refused_scope": "task", "refused_limit": "task_steps"}
+    factories.make_refusals(world, "acme", 1, task_id="acme-task-2-0", **stopped)
     few = {path: count_queries(client, path_of(world, path)) for path in paths}
     factories.make_usage(world, "acme", 60)
     first_task = world.task_id
@@ -32,6 +34,9 @@ def test_queries_stay_inside_the_budget_and_do_not_grow_with_rows(world, store):
     world.task_id = first_task
     factories.make_members(world, "acme", 50)
     factories.make_refusals(world, "acme", 60)
+    factories.make_refusals(world, "acme", 50, task_id="acme-task-2-0", **stopped)
+    for number in range(25):
+        factories.make_refusals(world, "globex", 1, task_id=f"t-{number}", **stopped)
     for dimension in ("out", "req", "usd"):
         factories.make_quota_request(world, "acme", dimension)
     factories.make_single_prices(world, "p-a", 50)

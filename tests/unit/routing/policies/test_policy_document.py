@@ -139,7 +139,7 @@ CHANGES = [
     ("workflows/default/max_spend_usd", "2.00"),
     ("workflows/default/max_wall_s", 1800),
     ("workflows/default/max_repeats", 3),
-    ("workflows/research", {"max_steps": 200}),
+    ("workflows", {"default": {"max_steps": 40}, "research": {"max_steps": 200}}),
 ]
 
 
@@ -174,7 +174,7 @@ def test_each_value_that_gateways_honour_changes_the_digest(path, value):
         ("workflows/x/max_spend_usd", "0.00", "workflows.x.max_spend_usd", "name", '"2.00"'),
         ("workflows/x/max_spend_usd", "-1", "workflows.x.max_spend_usd", "name", '"2.00"'),
         ("workflows/x/max_spend_usd", "1e3", "workflows.x.max_spend_usd", "name", '"2.00"'),
-        ("workflows/x/max_tokens", 1, "workflows.x.max_tokens", "unknown", "max_steps"),
+        ("workflows/x/max_tokens", 1, "workflows.x.max_tokens", "unknown", "max_spend_usd?"),
         ("models", ..., "models", "required", "Say it."),
         ("models/llama-8b/aliases", ["a b"], "models.llama-8b.aliases[0]", "name", "Letters"),
         ("models/llama-8b/aliases", ["llama-8b"], "models.llama-8b.aliases[0]", "alias", "Rename"),
