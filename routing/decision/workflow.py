@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from routing.contracts.enums import Dimension, TaskScope
-from routing.contracts.snapshot import TaskCaps
+from routing.contracts.snapshot import MAX_TASK_S, TaskCaps
 from routing.decision.types import Amounts, Reason, Refusal
 
 MAX_REPEATS: Final = 20  # the store knows the last 64 steps: a loop of three such steps is seen
 STEPS_SHOWN: Final = 20  # of a refused task
 KEPT_AFTER_MS: Final = 3_600_000  # after its wall a task is known, and refused, this long
 UNCAPPED: Final = -1
+_LONGEST_MS: Final = MAX_TASK_S * 1000 + KEPT_AFTER_MS
 _NANO: Final = 1_000_000_000
 
 
@@ -110,7 +111,7 @@ def groups_of(task: TaskAsk, own: Place, parent: Place) -> tuple[TaskGroup, ...]
     if not task.parent:
         return groups
     spend = ((Dimension.SPEND_NANOUSD, parent.spend_cap),)
-    end_ms = parent.start_ms + life_ms
+    end_ms = parent.start_ms + _LONGEST_MS  # its own kind is not known here
     return (
         *groups,
         TaskGroup(TaskScope.PARENT, task.parent, parent.start_ms, end_ms, spend),

@@ -18,6 +18,7 @@ from tests import factories
 from tests.axe import faults_of
 from tests.collecting import ConsoleProcess
 from tests.playbooking import make_runs
+from tests.tasking import make_live
 
 pytest_plugins = ("tests.live_fixtures",)
 
@@ -58,11 +59,12 @@ OWN = (
     "/t/acme/spend/?by=key&range=month", "/t/acme/requests/", "/t/acme/requests/?id={refused}",
     "/t/acme/limits/requests/", "/t/acme/limits/requests/ask/", "/me/", "/api/docs/",
 )  # fmt: skip
+TASK = "acme-task-5-0"  # the one that `make_tasks` below makes first
 HOSTILE = '<img src=x onerror=alert(1)>"><script>alert(1)</script>'
 
 
 @pytest.fixture
-def world(console: ConsoleProcess, live_store: redis.Redis) -> factories.World:
+def world(console: ConsoleProcess, live_store: redis.Redis, tmp_path: Path) -> factories.World:
     made = factories.World()
     factories.make_tenant(made, "acme", HOSTILE, key_name=HOSTILE, zone="Europe/Berlin")
     factories.make_people(made)
@@ -76,6 +78,10 @@ def world(console: ConsoleProcess, live_store: redis.Redis) -> factories.World:
     factories.make_hook()
     factories.make_draft(made, '"stale_after_s": 9, "spelling": "mistaken"')
     factories.make_refusals(made, "acme", 5, model=HOSTILE)
+    capped = {"refused_scope": "task", "refused_limit": "task_steps", "step": HOSTILE[:32]}
+    factories.make_refusals(made, "acme", 2, model=HOSTILE, task_id=TASK, **capped)
+    factories.make_refusals(made, "acme", 1, task_id=HOSTILE, **capped)
+    make_live(live_store, str(made.tenants["acme"]), TASK, tmp_path)
     make_runs(made, 3)
     factories.make_single_prices(made, "p-a", 3)
     factories.beat(live_store)

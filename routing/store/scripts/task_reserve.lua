@@ -10,7 +10,7 @@ local record, live = p .. ':task:' .. tenant .. ':' .. task, p .. ':tasks:' .. t
 local above = p .. ':task:' .. tenant .. ':' .. parent
 local t = call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local r = call('HMGET', record, 'a', 'n', 'g')
+local r = call('HMGET', record, 'a', 'n', 'g', 'm')
 local function start_of(known, offered)
   if known then return tonumber(known) end
   return offered + life > now and offered <= now + 1000 and offered or now
@@ -20,7 +20,6 @@ if parent ~= '' then
   up = call('HMGET', above, 'a', 'u')
   up_at, up_cap = start_of(up[1], o[6]), tonumber(up[2] or own_cap)
 end
-if at ~= o[4] or up_at ~= o[6] or up_cap ~= o[7] then return {'TASK', 0, now, at, up_at, up_cap} end
 local function chain()
   local h, parents, steps = call('HMGET', record, 'n', 'p'), {}, {}
   local above_it = h[2] or parent
@@ -54,27 +53,28 @@ if denied then
   denied[5] = chain()
   return denied
 end
+if at ~= o[4] or up_at ~= o[6] or up_cap ~= o[7] then return {'TASK', 0, now, at, up_at, up_cap} end
 local fresh = (r[1] and 0 or 1) + ((up and not up[1]) and 1 or 0)
 if fresh > 0 and call('ZCOUNT', live, now, '+inf') + fresh > o[12] then return {'TASKS', 0, now} end
 local reply = reserve()
 if reply[1] == 'NO' and reply[4] >= o[15] then reply[10] = chain() end
 if reply[1] ~= 'OK' then return reply end
-local function begin(name, whose, from)
-  call('HSET', whose, 'a', string.format('%.0f', from))
-  call('PEXPIREAT', whose, string.format('%.0f', from + life))
+local function live_until(name, whose, x)             -- a child or a rebuild may have begun it for less
+  local ends = string.format('%.0f', x)
+  if call('PEXPIRETIME', whose) < x then call('PEXPIREAT', whose, ends) end
   call('ZREMRANGEBYSCORE', live, '-inf', '(' .. now)
-  call('ZADD', live, from + life, name)
-  if call('PEXPIRETIME', live) < from + life then call('PEXPIREAT', live, string.format('%.0f', from + life)) end
+  call('ZADD', live, 'GT', ends, name)
+  if call('PEXPIRETIME', live) < x then call('PEXPIREAT', live, ends) end
 end
-if not r[1] then begin(task, record, at) end
 if up and not up[1] then
-  begin(parent, above, up_at)
-  call('HSET', above, 'u', string.format('%.0f', up_cap))
+  call('HSET', above, 'a', string.format('%.0f', up_at), 'u', string.format('%.0f', up_cap))
+  live_until(parent, above, up_at + life)
 end
 local n = tonumber(r[2] or 0) + 1
 local seen = string.sub((r[3] or '') .. (sig ~= '' and sig or string.rep('\0', 8)), -8 * SEEN)
-call('HSET', record, 'n', n, 'g', seen, 'k', o[13], 'p', parent, 'm', o[21],
+call('HSET', record, 'a', string.format('%.0f', at), 'n', n, 'g', seen, 'k', o[13], 'p', parent, 'm', o[21],
   'u', string.format('%.0f', own_cap), 'e' .. n % SHOWN, cmsgpack.pack({n, o[17], o[18], o[19], now, string.format('%.0f', o[20])}))
 call('HDEL', record, 'c' .. n % SHOWN)
+if not r[4] then live_until(task, record, at + life) end
 reply[7] = n
 return reply

@@ -210,6 +210,43 @@ async def test_a_parent_that_never_called_has_its_childs_cap(store: Store, tmp_p
         assert (refusal.reason, refusal.scope) == (Reason.TASK_SPEND, TaskScope.PARENT)
 
 
+async def test_a_short_child_of_a_long_task_counts_into_its_parent(store: Store, tmp_path: Path):
+    open_bucket(store, ACME.bucket)
+    mother = step("mother", max_spend_nanousd=4 * COST)
+    child = step("c-1", parent="mother", max_wall_s=60)
+    async with gateway(redis_url(), tmp_path) as g0:
+        await admitted(g0, mother)
+        two_hours = 7_200_000
+        bucket, base = keys.bucket_tag(ACME.bucket), keys.task_base(ACME.id, "mother")
+        began = int(record_of(store, "mother")[b"a"])
+        age(store, two_hours, "mother")
+        store.rename(f"{bucket}:1:w:{base}:{began}", f"{bucket}:1:w:{base}:{began - two_hours}")
+        for _ in range(3):
+            await admitted(g0, child)
+        assert (await refused(g0, child)).scope is TaskScope.PARENT
+        assert counter_of(store, "mother")["usd_h"] == 4 * COST
+
+
+async def test_a_childs_call_first_does_not_shorten_its_parents_life(store: Store, tmp_path: Path):
+    open_bucket(store, ACME.bucket)
+    record = keys.task_record(ACME.bucket, ACME.id, "mother")
+    async with gateway(redis_url(), tmp_path) as g0:
+        await admitted(g0, step("c-1", parent="mother", max_wall_s=60))
+        assert store.ttl(record) <= 3_661
+        await admitted(g0, step("mother", max_wall_s=6_000))
+        assert store.ttl(record) > 9_000
+        assert store.zscore(LIVE, "mother") == pytest.approx(store.pexpiretime(record))
+
+
+async def test_a_lower_cap_holds_for_tasks_that_began_before(store: Store, tmp_path: Path):
+    open_bucket(store, ACME.bucket)
+    async with gateway(redis_url(), tmp_path) as g0:
+        await admitted(g0, step(max_wall_s=86_400))
+        age(store, 7_200_000)
+        assert (await refused(g0, step(max_wall_s=60))).reason is Reason.TASK_WALL
+        assert (await refused(g0, step(max_wall_s=60))).reason is Reason.TASK_WALL
+
+
 async def test_a_refused_step_costs_nothing_anywhere(store: Store, tmp_path: Path):
     open_bucket(store, ACME.bucket)
     async with gateway(redis_url(), tmp_path) as g0:

@@ -1,6 +1,5 @@
 """A task's page and REST say its caps, what it used and what a cap refused: its tenant's own."""
 
-import asyncio
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,20 +9,16 @@ import redis
 from django.db import connection
 from django.utils import timezone
 
-from routing.contracts.snapshot import TaskCaps, TenantEntry, bucket_of
-from routing.decision.types import Hold
-from routing.decision.workflow import TaskAsk
 from tenants.models import WorkTask
 from tenants.work import selectors
 from tenants.work.caps import standing_of, stopped_tasks, stops_of
 from tests import factories
-from tests.accounting import AMOUNTS, gateway, open_bucket, redis_url, until
+from tests.accounting import AMOUNTS
 from tests.factories import World
 from tests.pages import client_of
-from tests.stack import held
+from tests.tasking import CAPS, SPENT_NANOUSD, make_live
 
 pytestmark = pytest.mark.django_db
-CAPS = TaskCaps(max_steps=4, max_spend_nanousd=20_000_000, max_wall_s=1800, max_repeats=3)
 STOPPED = {
     "refused_code": "task_steps_exceeded",
     "refused_limit": "task_steps",
@@ -50,22 +45,7 @@ def stop(world: World, task: str, count: int = 1, slug: str = "acme", **fields: 
 
 
 def two_steps(store: redis.Redis, world: World, tmp_path: Path) -> None:
-    """A step that has ended and one that runs, admitted as gateways admit them."""
-    tenant_id = str(world.tenants["acme"])
-    bucket = bucket_of(tenant_id)
-    who = TenantEntry(tenant_id, "acme", bucket, "UTC", "salt", ("*",))
-    open_bucket(store, bucket)
-
-    async def admit() -> None:
-        async with gateway(redis_url(), tmp_path) as g0:
-            ask = TaskAsk(task_of(world).task, "triage", "", "1/3", CAPS)
-            first = await g0.reserve(who, task=ask)
-            assert isinstance(first, Hold), first
-            g0.end(first, nanousd=1_500_000)
-            await until(lambda: held(store, bucket) == 0, what="settled")
-            assert isinstance(await g0.reserve(who, task=ask), Hold)
-
-    asyncio.run(admit())
+    make_live(store, str(world.tenants["acme"]), task_of(world).task, tmp_path)
 
 
 def test_standing_is_what_gateways_admit_by(store: redis.Redis, world: World, tmp_path: Path):
@@ -75,7 +55,10 @@ def test_standing_is_what_gateways_admit_by(store: redis.Redis, world: World, tm
     assert standing is not None
     assert standing.caps == CAPS
     assert (standing.steps, standing.held_steps) == (1, 1)
-    assert (standing.spend_nanousd, standing.held_nanousd) == (1_500_000, AMOUNTS.spend_nanousd)
+    assert (standing.spend_nanousd, standing.held_nanousd) == (
+        SPENT_NANOUSD,
+        AMOUNTS.spend_nanousd,
+    )
     assert 0 <= standing.lasted_s <= 120
     store.flushall()
     assert standing_of(task_of(world)) is None
