@@ -81,7 +81,7 @@ def world(console: ConsoleProcess, live_store: redis.Redis, tmp_path: Path) -> f
     capped = {"refused_scope": "task", "refused_limit": "task_steps", "step": HOSTILE[:32]}
     factories.make_refusals(made, "acme", 2, model=HOSTILE, task_id=TASK, **capped)
     factories.make_refusals(made, "acme", 1, task_id=HOSTILE, **capped)
-    make_live(live_store, str(made.tenants["acme"]), TASK, tmp_path)
+    make_live(live_store.url, str(made.tenants["acme"]), TASK, tmp_path)
     make_runs(made, 3)
     factories.make_single_prices(made, "p-a", 3)
     factories.beat(live_store)

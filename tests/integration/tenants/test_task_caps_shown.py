@@ -13,7 +13,7 @@ from tenants.models import WorkTask
 from tenants.work import selectors
 from tenants.work.caps import standing_of, stopped_tasks, stops_of
 from tests import factories
-from tests.accounting import AMOUNTS
+from tests.accounting import AMOUNTS, redis_url
 from tests.factories import World
 from tests.pages import client_of
 from tests.tasking import CAPS, SPENT_NANOUSD, make_live
@@ -44,13 +44,13 @@ def stop(world: World, task: str, count: int = 1, slug: str = "acme", **fields: 
     factories.make_refusals(world, slug, count, task_id=task, **(STOPPED | fields))
 
 
-def two_steps(store: redis.Redis, world: World, tmp_path: Path) -> None:
-    make_live(store, str(world.tenants["acme"]), task_of(world).task, tmp_path)
+def two_steps(world: World, tmp_path: Path) -> None:
+    make_live(redis_url(), str(world.tenants["acme"]), task_of(world).task, tmp_path)
 
 
 def test_standing_is_what_gateways_admit_by(store: redis.Redis, world: World, tmp_path: Path):
     assert standing_of(task_of(world)) is None
-    two_steps(store, world, tmp_path)
+    two_steps(world, tmp_path)
     standing = standing_of(task_of(world))
     assert standing is not None
     assert standing.caps == CAPS
@@ -64,8 +64,8 @@ def test_standing_is_what_gateways_admit_by(store: redis.Redis, world: World, tm
     assert standing_of(task_of(world)) is None
 
 
-def test_page_and_rest_say_the_same(store: redis.Redis, world: World, tmp_path: Path):
-    two_steps(store, world, tmp_path)
+def test_page_and_rest_say_the_same(world: World, tmp_path: Path):
+    two_steps(world, tmp_path)
     stop(world, task_of(world).task, 2, step="4/4")
     ada = client_of(world, "ada")
     text = ada.get(f"/tasks/{world.task_id}/").content.decode()
