@@ -73,10 +73,10 @@ def test_page_and_rest_say_the_same(world: World, tmp_path: Path):
         assert words in text, words
     told = ada.get(f"/api/v1/tasks/{world.task_id}/caps/").json()
     assert told["standing"]["caps"] == {
-        "max_steps": 4, "max_spend_usd": "0.020000000", "max_wall_s": 1800, "max_repeats": 3,
+        "max_steps": 4, "max_spend_usd": "0.02", "max_wall_s": 1800, "max_repeats": 3,
     }  # fmt: skip
     assert (told["standing"]["steps"], told["standing"]["held_steps"]) == (1, 1)
-    assert told["standing"]["spend_usd"] == "0.001500000"
+    assert told["standing"]["spend_usd"] == "0.0015"
     assert [one["limit"] for one in told["refused"]] == ["task_steps"] * 2
     assert all(one["request_id"] in text for one in told["refused"])
 
