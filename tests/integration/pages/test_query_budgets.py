@@ -35,8 +35,8 @@ def test_queries_stay_inside_the_budget_and_do_not_grow_with_rows(world, store):
     factories.make_members(world, "acme", 50)
     factories.make_refusals(world, "acme", 60)
     factories.make_refusals(world, "acme", 50, task_id="acme-task-2-0", **stopped)
-    for number in range(25):
-        factories.make_refusals(world, "globex", 1, task_id=f"t-{number}", **stopped)
+    for count in range(1, 13):  # ids are drawn by the count
+        factories.make_refusals(world, "globex", count, task_id=f"t-{count}", **stopped)
     for dimension in ("out", "req", "usd"):
         factories.make_quota_request(world, "acme", dimension)
     factories.make_single_prices(world, "p-a", 50)
