@@ -165,7 +165,7 @@ def path_of(world: factories.World, path: str) -> str:
     return path.replace("{vic}", vic)
 
 
-@pytest.mark.timeout(420)  # more than fifty pages, each read by axe
+@pytest.mark.timeout(600)  # more than ninety pages, each read by axe, beside two other lanes
 def test_every_page_is_accessible_in_both_themes_and_silent(visit, world):
     faults: dict[str, list[str]] = {}
     for name, paths in (("ada", (*ALL, *EMPTY)), ("tina", OWN), ("", ("/sign-in/",))):
