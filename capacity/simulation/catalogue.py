@@ -1,11 +1,13 @@
 """Built-in profiles by name, and `estimate` for a model on accelerators.
 
 A name is one of `PROFILES`, or `model/gpu/tpN/weights`: `qwen3-32b/h100/tp4/bf16`. Where published
-measurements of that pool exist, its times are fitted to them (`measured`); elsewhere they are the
-prior of `roofline`, which no measurement has verified there.
+measurements of that pool exist, its times are fitted to them (`measured`). Elsewhere they are what
+aiconfigurator says (`tabled`) or the prior of `roofline`, whichever was nearer to measurements of
+such models; no measurement has verified them there.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from capacity.simulation.hardware import (
@@ -23,8 +25,19 @@ from capacity.simulation.hardware import (
 from capacity.simulation.measured import MEASURED
 from capacity.simulation.profiles import EngineProfile, StepTimes, UnknownProfileError
 from capacity.simulation.roofline import profile_of
+from capacity.simulation.silicon import is_proven_ground
+from capacity.simulation.tabled import TABLED, VERSION
 
 MOST_TP: Final = 64
+
+
+class Origin(StrEnum):
+    """Where an estimate's step times come from."""
+
+    MEASURED = "measured"
+    AICONFIGURATOR = "aiconfigurator"
+    PRIOR = "prior"
+    EXACT = "exact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +50,22 @@ class Estimate:
     profile: EngineProfile
     source: str
     error_ratio: float | None
+    origin: Origin = Origin.PRIOR
 
 
 def estimate(
-    model: str, gpu: str, *, tp: int, weights: Precision, kv: Precision | None = None
+    model: str,
+    gpu: str,
+    *,
+    tp: int,
+    weights: Precision,
+    kv: Precision | None = None,
+    origin: Origin | None = None,
 ) -> Estimate:
     """Profile of a known model on `tp` known accelerators; KV has the measured pool's precision.
 
-    Raises `UnknownProfileError` naming what there is, also when the weights do not fit.
+    `origin` asks for one of them, else it is the best there is. Raises `UnknownProfileError` naming
+    what there is, also when the weights do not fit.
     """
     if model not in MODELS or gpu not in GPUS or not 1 <= tp <= MOST_TP:
         raise UnknownProfileError(
@@ -53,7 +74,12 @@ def estimate(
         )
     name = f"{model}/{gpu}/tp{tp}/{weights.value}"
     own_kv = kv_of(model, weights)
-    found = MEASURED.get(name) if kv in (None, own_kv) else None
+    is_own = kv in (None, own_kv)
+    chosen = _best(name, model) if origin is None and is_own else origin or Origin.PRIOR
+    table = {Origin.MEASURED: MEASURED, Origin.AICONFIGURATOR: TABLED}.get(chosen, {})
+    found = table.get(name)
+    if found is None and chosen is not Origin.PRIOR:
+        raise UnknownProfileError(f"{name}: no times of origin {chosen.value}")
     profile = profile_of(
         name,
         MODELS[model],
@@ -67,8 +93,19 @@ def estimate(
         raise UnknownProfileError(f"{name}: its weights leave no room for KV, take more of them")
     if found is None:
         return Estimate(profile, f"prior, unverified ({GPUS[gpu].source})", None)
+    if chosen is Origin.AICONFIGURATOR:
+        return Estimate(profile, f"aiconfigurator {VERSION}, unverified", None, chosen)
     source = f"fitted to {found.rows} published vLLM measurements"
-    return Estimate(profile, source, found.error_ratio)
+    return Estimate(profile, source, found.error_ratio, chosen)
+
+
+def _best(name: str, model: str) -> Origin:
+    """Measured where it is; else, off the prior's proven ground, aiconfigurator was nearer."""
+    if name in MEASURED:
+        return Origin.MEASURED
+    if name in TABLED and not is_proven_ground(model):
+        return Origin.AICONFIGURATOR
+    return Origin.PRIOR
 
 
 def kv_of(model: str, weights: Precision) -> Precision:
@@ -124,8 +161,9 @@ def named(name: str) -> EngineProfile:
 def sourced(name: str) -> Estimate:
     """A profile by its name with where it comes from. Raises `UnknownProfileError`."""
     if name in PROFILES:
-        is_prior = name not in _EXACT
-        return Estimate(PROFILES[name], "prior, unverified" if is_prior else _EXACT[name], None)
+        if name in _EXACT:
+            return Estimate(PROFILES[name], _EXACT[name], None, Origin.EXACT)
+        return Estimate(PROFILES[name], "prior, unverified", None)
     match name.split("/"):
         case [model, gpu, tp, weights] if tp[2:].isdecimal() and weights in set(Precision):
             return estimate(model, gpu, tp=int(tp[2:]), weights=Precision(weights))

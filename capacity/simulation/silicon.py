@@ -15,6 +15,7 @@ from capacity.simulation.hardware import GPUS, MODELS, Precision
 from capacity.simulation.profiles import StepTimes, touched_ratio
 from capacity.simulation.roofline import PRIOR, Constants, Roofline, kv_tokens, roofline
 
+PREFILL_LEAST: Final = 0.25  # of the prior's c: below it the rows did not tell prefill apart
 PULL_ROWS: Final = 0.5  # how many rows the prior weighs in a pool's own fit
 POOL_ROWS_LEAST: Final = 8  # five terms need more than five rows
 LONGEST_WAIT_S: Final = 10.0  # TTFT above it: most of the clients waited, D is not C
@@ -114,6 +115,11 @@ def held_out(rows: Sequence[SiliconRow]) -> dict[tuple[str, str], list[float]]:
     return found
 
 
+def is_proven_ground(model: str) -> bool:
+    """Whether the prior's constants are proven for models of its kind: large dense ones."""
+    return model in {known for known, _gpu in PROVEN}
+
+
 def predicted_s(row: SiliconRow, times: StepTimes) -> float:
     """TPOT of a row by step times; experts are touched by the step's decodes."""
     prefill, decodes, context, attention = row.step()
@@ -141,6 +147,11 @@ def left_one_out(rows: Sequence[SiliconRow]) -> list[float]:
         predicted_s(row, calibrated([*rows[:at], *rows[at + 1 :]])) / row.tpot_s - 1
         for at, row in enumerate(rows)
     ]
+
+
+def tellable(rows: Sequence[SiliconRow]) -> bool:
+    """Whether a pool's rows tell what a prompt token costs: TPOT alone need not."""
+    return calibrated(rows).c_s >= PREFILL_LEAST * rows[0].roofline().times(PRIOR).c_s
 
 
 def calibrated(rows: Sequence[SiliconRow]) -> StepTimes:

@@ -21,8 +21,10 @@ from capacity.simulation.silicon import (
     pools_of,
     usable,
 )
+from capacity.simulation.tabled import VERSION
 
 SAMPLE: Final = Path(__file__).parent / "data" / "vllm_silicon_sample.csv"
+TABLED: Final = Path(__file__).parent / "data" / "aiconfigurator_rows.csv"
 BEFORE_MOST: Final = 0.10
 AFTER_MOST: Final = 0.05
 
@@ -31,6 +33,13 @@ def silicon_rows() -> list[SiliconRow]:
     """The published rows, all of them."""
     with SAMPLE.open() as file:
         return [_row(fields) for fields in csv.DictReader(file)]
+
+
+def tabled_rows() -> list[SiliconRow]:
+    """What aiconfigurator says: of the published rows' own questions, and of pools beyond them."""
+    with TABLED.open() as file:
+        lines = (line for line in file if not line.startswith("#"))
+        return [_row(fields) for fields in csv.DictReader(lines)]
 
 
 def _row(fields: dict[str, str]) -> SiliconRow:
@@ -69,4 +78,38 @@ def silicon_fidelity(rows: Sequence[SiliconRow]) -> dict[str, Any]:
             for group, own in sorted(groups.items())
         },
         "pools": {name: asdict(Errors.of(own)) for name, own in pools.items()},
+        "aiconfigurator": _beside(kept, groups),
     }
+
+
+def _beside(
+    kept: Sequence[SiliconRow], groups: dict[tuple[str, str], list[float]]
+) -> dict[str, Any]:
+    """Errors of aiconfigurator on the published rows that it has an answer for, and of ours.
+
+    Ours is the held out one on the same groups. The rows are published by its makers, who may have
+    checked their tables against them.
+    """
+    said = {_question(row): row for row in tabled_rows()}
+    pairs = [(row, said[_question(row)]) for row in kept if _question(row) in said]
+    tpot: dict[tuple[str, str], list[float]] = {}
+    for row, one in pairs:
+        tpot.setdefault(row.group, []).append(one.tpot_s / row.tpot_s - 1)
+    proven = [error for group in PROVEN for error in tpot[group]]
+    return {
+        "version": VERSION,
+        "rows": len(pairs),
+        "proven": asdict(Errors.of(proven)),
+        "ttft": asdict(Errors.of([one.ttft_s / row.ttft_s - 1 for row, one in pairs])),
+        "groups": {
+            "/".join(group): {
+                "aiconfigurator": asdict(Errors.of(errors)),
+                "prior_held_out": asdict(Errors.of(groups[group])),
+            }
+            for group, errors in sorted(tpot.items())
+        },
+    }
+
+
+def _question(row: SiliconRow) -> tuple[object, ...]:
+    return row.pool, row.input_tokens, row.output_tokens, row.clients

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 TOP_LEVEL = {
     *("manage.py", "pyproject.toml", "README.md", "LICENSE"),
-    *("requirements.lock", "requirements-forecast.lock"),
+    *("requirements.lock", "requirements-forecast.lock", "requirements-aiconfigurator.lock"),
     *("requirements-test.lock", "requirements-tracing.lock", "requirements-vllm.lock"),
     *("console", "tenants", "capacity", "routing", "telemetry"),
     *("templates", "static", "tests", "docker", "docs"),
@@ -65,6 +65,7 @@ def test_no_layer_names_a_missing_module() -> None:
     "name",
     [
         "requirements.lock",
+        "requirements-aiconfigurator.lock",
         "requirements-forecast.lock",
         "requirements-test.lock",
         "requirements-tracing.lock",

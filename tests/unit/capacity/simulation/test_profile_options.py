@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from capacity.simulation.catalogue import estimate, named
+from capacity.simulation.catalogue import Origin, estimate, named
 from capacity.simulation.document import DocumentError, read_document, scenario_of
 from capacity.simulation.engine import Replica
 from capacity.simulation.hardware import GPUS, MODELS, Precision
@@ -162,7 +162,20 @@ def test_an_estimate_says_where_it_comes_from() -> None:
     prior = estimate("qwen3-32b", "mi300x", tp=1, weights=Precision.BF16)
     assert prior.source.startswith("prior, unverified")
     assert prior.error_ratio is None
+    said = estimate("gpt-oss-120b", "b200", tp=2, weights=Precision.FP4)
+    assert (said.origin, said.source) == (
+        Origin.AICONFIGURATOR,
+        "aiconfigurator 0.12.0, unverified",
+    )
     assert named("qwen3-32b/h100/tp4/bf16") == measured.profile
+    asked = [
+        estimate("qwen3-32b", "h100", tp=4, weights=Precision.BF16, origin=origin)
+        for origin in (Origin.MEASURED, Origin.AICONFIGURATOR, Origin.PRIOR)
+    ]
+    assert len({one.profile.times for one in asked}) == 3
+    assert {one.profile.kv_blocks for one in asked} == {measured.profile.kv_blocks}
+    with pytest.raises(UnknownProfileError, match="no times of origin measured"):
+        estimate("qwen3-32b", "mi300x", tp=1, weights=Precision.BF16, origin=Origin.MEASURED)
     with pytest.raises(UnknownProfileError, match="no room for KV"):
         estimate("llama-3.1-70b", "h100", tp=1, weights=Precision.BF16)
     with pytest.raises(UnknownProfileError, match="models llama"):
