@@ -43,6 +43,7 @@ LISTS = (
     "/audit/",
     "/jobs/",
     "/capacity/forecast/",
+    "/capacity/profiles/",
     "/reports/",
 )
 OTHERS = (
@@ -68,6 +69,7 @@ OTHERS = (
     "/system/",
     "/playbooks/noisy-tenant/runs/{run}/",
     "/capacity/lab/",
+    "/capacity/profiles/p-a/",
     "/capacity/lab/?question=eight-gpus",
     "/capacity/forecast/{forecast}/",
     "/reports/{report}/",

@@ -8,9 +8,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from capacity.lab.rules import Inputs, answer
-from capacity.simulation.catalogue import PROFILES, named
+from capacity.profiles.selectors import named_profile
+from capacity.simulation.profiles import UnknownProfileError
 from console.accounts.selectors import Permission, require
-from console.rest.fields import OfferedField, OutSerializer, StrictInteger, StrictSerializer
+from console.errors import InvalidInput
+from console.rest.fields import OutSerializer, StrictInteger, StrictSerializer, StrictText
 from console.rest.schema import endpoint
 from console.rest.views import Endpoint, shown
 
@@ -18,7 +20,9 @@ from console.rest.views import Endpoint, shown
 class LabRequest(StrictSerializer):
     """A demand and a fleet. Ratios are 0 to 1; `growth` multiplies the rate."""
 
-    profile = OfferedField(choices=sorted(PROFILES))
+    profile = StrictText(
+        max_length=128, help_text="A built-in name, model/gpu/tpN/weights, or pool:NAME"
+    )
     replicas = StrictInteger(min_value=1, max_value=10_000)
     domains = StrictInteger(min_value=1, max_value=16)
     rate_rps = serializers.FloatField(min_value=0.01, max_value=100_000)
@@ -77,4 +81,8 @@ class Lab(Endpoint):
         """Computed, nothing is kept."""
         require(self.user, Permission.VIEW_ALL)
         inputs = Inputs(**self.body(LabRequest))
-        return shown(LabSerializer, answer(inputs, named(inputs.profile)))
+        try:
+            profile = named_profile(inputs.profile)
+        except UnknownProfileError as error:
+            raise InvalidInput(f"{error}.", field="profile") from error
+        return shown(LabSerializer, answer(inputs, profile))

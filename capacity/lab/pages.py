@@ -7,7 +7,8 @@ from django import forms
 from django.http import HttpRequest, HttpResponseBase
 
 from capacity.lab.rules import Answer, Inputs, Question, answer, questions
-from capacity.simulation.catalogue import PROFILES, named
+from capacity.profiles.selectors import fitted_names, named_profile
+from capacity.simulation.catalogue import PROFILES
 from console.accounts.selectors import Permission, require
 from console.errors import NotFound
 from console.web import units
@@ -36,10 +37,15 @@ class GuessForm(forms.Form):
     guess = forms.FloatField(min_value=0, max_value=1e9)
 
 
+def _offered() -> list[tuple[str, str]]:
+    """Built-in profiles, and pools whose times are fitted."""
+    return [(name, name) for name in (*PROFILES, *fitted_names())]
+
+
 class LabForm(forms.Form):
     """A demand and a fleet. Percentages are 0 to 100 here, ratios below."""
 
-    profile = forms.ChoiceField(label="Model and GPU", choices=[(name, name) for name in PROFILES])
+    profile = forms.ChoiceField(label="Model and GPU, or a fitted pool", choices=_offered)
     replicas = WholeNumberField(
         min_value=1,
         max_value=10_000,
@@ -132,7 +138,7 @@ def _own(request: HttpRequest, start: Inputs) -> dict[str, object]:
         return {"form": form}
     guess = form.cleaned_data["guess"]
     inputs = form.inputs()
-    found = answer(inputs, named(inputs.profile))
+    found = answer(inputs, named_profile(inputs.profile))
     return {
         "form": form,
         "guess": guess,

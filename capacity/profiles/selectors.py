@@ -10,13 +10,13 @@ from django.db.models import QuerySet
 from capacity.models import Driver, Pool, PoolProfile, ProfileVersion
 from capacity.profiles.rules import Term, terms_of
 from capacity.simulation.catalogue import sourced
+from capacity.simulation.profile_document import POOL_PREFIX
 from capacity.simulation.profiles import EngineProfile, StepTimes, UnknownProfileError
 from console.errors import NotFound
 from console.web.keyset import Page, take
 
 MAX_VERSIONS = 20  # newest shown of a pool
 MAX_FITTED = 200  # pools offered by name where a profile is chosen
-POOL_PREFIX = "pool:"  # of a pool's own profile, where profiles are named
 NO_PRIOR = "Its settings name no engine profile: choose the prior below."
 
 

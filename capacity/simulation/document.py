@@ -11,11 +11,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from capacity.simulation.profile_document import (
-    FILE_SUFFIX,
     PrefillDocument,
     ProfileError,
     SpeculationPart,
     TierPart,
+    is_read_apart,
     prefill_of,
     profile_named,
     speculating,
@@ -69,9 +69,9 @@ class FleetPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefill: PrefillDocument | None = None
 
     def files(self) -> list[str]:
-        """Names of the profile files that it needs."""
+        """Names of the profiles that it needs from files and pools."""
         names = [self.profile, self.prefill.profile if self.prefill else ""]
-        return [name for name in names if name.endswith(FILE_SUFFIX)]
+        return [name for name in names if is_read_apart(name)]
 
     def spec(self, files: Mapping[str, EngineProfile]) -> ReplicaSpec:
         """A replica of them, still without its id. Raises `ProfileError`."""

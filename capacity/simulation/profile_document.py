@@ -16,6 +16,7 @@ from capacity.simulation.profiles import (
 from capacity.simulation.scenario import PrefillPart
 
 FILE_SUFFIX: Final = ".json"
+POOL_PREFIX: Final = "pool:"  # of a pool's own profile, where a database is there
 MOST_TIERS: Final = 8
 MOST_DRAFT_TOKENS: Final = 64
 MOST_TOKENS: Final = 1 << 40
@@ -96,15 +97,20 @@ def profile_json(profile: EngineProfile, measured: dict[str, Any]) -> dict[str, 
 
 
 def profile_named(name: str, files: Mapping[str, EngineProfile]) -> EngineProfile:
-    """A profile by name or by file. Raises `ProfileError`."""
-    if name.endswith(FILE_SUFFIX):
+    """A profile by name, or one that was read: a file's, a pool's. Raises `ProfileError`."""
+    if is_read_apart(name):
         if name not in files:
-            raise ProfileError(f"profile {name!r}: no such file was read")
+            raise ProfileError(f"profile {name!r}: it was not read")
         return files[name]
     try:
         return named(name)
     except UnknownProfileError as error:
         raise ProfileError(str(error)) from error
+
+
+def is_read_apart(name: str) -> bool:
+    """Whether a profile of that name lies in a file or with a pool, not in the catalogue."""
+    return name.endswith(FILE_SUFFIX) or name.startswith(POOL_PREFIX)
 
 
 def speculating(profile: EngineProfile, part: SpeculationPart) -> EngineProfile:

@@ -174,11 +174,19 @@ def _sample(batch: int, start_s: float, answer: Answer) -> Sample:
 
 
 async def probe(
-    prober: Prober, asks: Sequence[Ask], *, most_s: float, progress: Progress
+    prober: Prober,
+    asks: Sequence[Ask],
+    *,
+    most_s: float,
+    progress: Progress,
+    samples: list[Sample] | None = None,
 ) -> list[Sample]:
-    """Every ask in turn, as many as begin within `most_s` seconds."""
+    """Every ask in turn, as many as begin within `most_s` seconds.
+
+    They are added to `samples` as they come, for a caller that may be cancelled.
+    """
     await prober.learn()
-    samples: list[Sample] = []
+    samples = [] if samples is None else samples
     end_s = time.monotonic() + most_s
     for number, ask in enumerate(asks, 1):
         if time.monotonic() >= end_s:

@@ -51,6 +51,7 @@ _EVERYTHING = (
         (
             ("Forecast", "forecasts"),
             ("Capacity lab", "lab"),
+            ("Profiles", "profiles"),
             ("Reports", "reports"),
             ("Carbon", "carbon"),
         ),

@@ -7,6 +7,7 @@ from capacity.fleet import api as fleet
 from capacity.forecasts import api as forecasts
 from capacity.lab import api as lab
 from capacity.playbooks import api as playbooks
+from capacity.profiles import api as profiles
 from capacity.reports import api as reports
 from capacity.rollouts import api as rollouts
 from console.accounts import api as accounts
@@ -134,6 +135,8 @@ _v1: list[URLPattern | URLResolver] = [
     path("pools/<slug:name>/", fleet.Pool.as_view(), name="api_pool"),
     path("pools/<slug:name>/provider/", fleet.PoolProvider.as_view(), name="api_pool_provider"),
     path("pools/<slug:name>/limits/", fleet.PoolLimits.as_view(), name="api_pool_limits"),
+    path("pools/<slug:name>/profile/", profiles.PoolProfile.as_view(), name="api_pool_profile"),
+    path("pool-profiles/", profiles.Profiles.as_view(), name="api_pool_profiles"),
     path("fleet/limits/", fleet.FleetLimits.as_view(), name="api_fleet_limits"),
     path("inventory/drift/", fleet.Drift.as_view(), name="api_drift"),
     path("inventory/<slug:kind>/", fleet.Inventory.as_view(), name="api_inventory"),

@@ -10,6 +10,7 @@ from capacity.fleet import pages as fleet
 from capacity.forecasts import pages as forecasts
 from capacity.lab import pages as lab
 from capacity.playbooks import pages as playbooks
+from capacity.profiles import pages as profiles
 from capacity.reports import pages as reports
 from capacity.rollouts import pages as rollouts
 from capacity.rollouts import steering
@@ -97,6 +98,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("rollouts/<int:rollout_id>/", rollouts.rollout, name="rollout"),
     path("rollouts/<int:rollout_id>/<slug:act>/", steering.rollout_act, name="rollout_act"),
     path("capacity/lab/", lab.lab, name="lab"),
+    path("capacity/profiles/", profiles.profiles, name="profiles"),
+    path("capacity/profiles/<str:name>/", profiles.profile, name="profile"),
     path("playbooks/", playbooks.playbooks, name="playbooks"),
     path("playbooks/<slug:name>/", playbooks.playbook, name="playbook"),
     path("playbooks/<slug:name>/mode/", playbooks.playbook_mode, name="playbook_mode"),

@@ -143,17 +143,20 @@ def test_x3_shedding_keeps_goodput_when_a_quarter_of_the_fleet_is_lost() -> None
 
 
 def test_x4_retries_keep_an_overload_alive_and_a_budget_ends_it() -> None:
-    # Half of the design's fleet at half of its rate: the same, in half the time.
-    until_s, from_s, rate = 110.0, 90.0, 70.0
+    until_s, from_s, rate = 110.0, 90.0, 140.0  # measured from 40 s after the repair on
 
     def long_after_repair(*, has_budget: bool) -> tuple[SliceFigures, float, float]:
         scenario = Scenario(
-            fleet(REFERENCE, 2),
+            fleet(REFERENCE, 4),
             until_s,
             from_s=from_s,
             clients=ClientSpec(patience_s=3.0, retries=4, hangs_up=False),
             policy=PolicySpec(route=Route.PREDICTED, failures=MOVES_ON, resends_cost=has_budget),
-            faults=(FaultSpec(30.0, "e1", Fault.LOST), FaultSpec(50.0, "e1", Fault.BACK)),
+            faults=tuple(
+                FaultSpec(at_s, name, fault)
+                for at_s, fault in ((30.0, Fault.LOST), (50.0, Fault.BACK))
+                for name in ("e2", "e3")
+            ),
             slos={WorkClass.STANDARD: Slo(3.0, NEVER_S)},
         )
         arrived = 0

@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 from argparse import ArgumentParser
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,21 +47,28 @@ class Command(BaseCommand):
         parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Measure, fit, write. SIGINT or SIGTERM ends it without a file, exit code 130."""
+        """Measure, fit, write.
+
+        SIGINT or SIGTERM ends it with exit code 130: no file, which `simulate` might take for a
+        whole one, but what was measured so far as JSON on standard output, `is_whole` false.
+        """
         _check(options)
         try:
             address = GatewayAddress.from_url(options["url"])
         except ValueError as error:
             raise CommandError(f"url: {error}") from error
+        samples: list[Sample] = []
+        prober: Prober | None = None
         try:
             model, facts = told(address, options["model"], options["key"])
-            endpoint = Endpoint(address, model, options["key"])
-            samples, requests = asyncio.run(_measured(endpoint, facts, options))
+            prober = Prober(Endpoint(address, model, options["key"]), options["seed"])
+            asyncio.run(_measured(prober, facts, options, samples))
             found = fitted(samples, token_budget=options["token_budget"])
         except (ProbeError, TooLittleError) as error:
             raise CommandError(f"{options['url']}: {error}") from error
         except asyncio.CancelledError:
             sys.stderr.write("stopped: no profile is written\n")
+            self.stdout.write(json.dumps(_partial(samples, prober, options), sort_keys=True))
             sys.exit(STOPPED)
         block_tokens = facts.block_tokens or BLOCK_TOKENS
         kv_tokens = options["kv_tokens"] or UNTOLD_KV_TOKENS
@@ -78,7 +86,7 @@ class Command(BaseCommand):
         )
         measured = {
             "url": options["url"],
-            "requests": requests,
+            "requests": prober.requests,
             "points": found.points,
             "error_ratio": round(found.error_ratio, 4),
             "overhead_s": found.overhead_s,
@@ -108,14 +116,13 @@ def _check(options: dict[str, Any]) -> None:
 
 
 async def _measured(
-    endpoint: Endpoint, facts: Told, options: dict[str, Any]
-) -> tuple[list[Sample], int]:
+    prober: Prober, facts: Told, options: dict[str, Any], samples: list[Sample]
+) -> None:
     task = asyncio.current_task()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
             loop.add_signal_handler(number, task.cancel if task else lambda: None)
-    prober = Prober(endpoint, options["seed"])
     asks = plan(
         context_tokens=facts.context_tokens or UNTOLD_CONTEXT_TOKENS,
         most_batch=min(options["batch"], options["seats"]),
@@ -126,5 +133,22 @@ async def _measured(
         if not options["quiet"]:
             print(text, file=sys.stderr)
 
-    samples = await probe(prober, asks, most_s=options["seconds"], progress=progress)
-    return samples, prober.requests
+    await probe(prober, asks, most_s=options["seconds"], progress=progress, samples=samples)
+
+
+def _partial(
+    samples: list[Sample], prober: Prober | None, options: dict[str, Any]
+) -> dict[str, Any]:
+    """What was measured until it was stopped, and the fit where that is enough for one."""
+    try:
+        found = fitted(samples, token_budget=options["token_budget"])
+    except TooLittleError:
+        found = None
+    return {
+        "is_whole": False,
+        "url": options["url"],
+        "seed": options["seed"],
+        "requests": prober.requests if prober else 0,
+        "samples": [asdict(one) for one in samples],
+        "times": asdict(found.times) if found else None,
+    }

@@ -35,6 +35,7 @@ from routing.store import keys
 from routing.store.pooled import sync_client
 
 HEARTBEAT_S = 2.0
+PROGRESS_S = 1.0
 
 
 class Command(BaseCommand):
@@ -63,7 +64,7 @@ class Command(BaseCommand):
         virtual.add_argument("--replicas", type=int, default=1)
         virtual.add_argument("--until-s", type=float, default=86_400.0, help="virtual seconds")
         virtual.add_argument("--seed", type=int, default=1)
-        virtual.add_argument("--quiet", action="store_true", help="no progress on stderr")
+        parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run until the trace ends or SIGINT/SIGTERM."""
@@ -88,15 +89,22 @@ class Command(BaseCommand):
                 record_file.flush()
 
         replay = Replay(GatewayAddress.from_url(options["gateway"]), callers, record)
+        is_whole = True
         try:
-            asyncio.run(_supervised(replay, limited, is_demo=options["demo"]))
+            is_quiet = options["quiet"] or options["demo"]
+            is_whole = asyncio.run(
+                _supervised(replay, limited, is_demo=options["demo"], is_quiet=is_quiet)
+            )
         finally:
             if record_file:
                 record_file.close()
         with options["trace"].open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        result = {"sent": replay.sent, "dropped": replay.dropped, "answers": counts}
-        self.stdout.write(json.dumps({**result, "inputs": {options["trace"].name: digest}}))
+        result: dict[str, Any] = {"sent": replay.sent, "dropped": replay.dropped, "answers": counts}
+        result |= {"inputs": {options["trace"].name: digest}, "is_whole": is_whole}
+        self.stdout.write(json.dumps(result))
+        if not is_whole and not options["demo"]:  # the demo's replay ends by being stopped
+            sys.exit(STOPPED)
 
     def _simulate(self, options: dict[str, Any]) -> None:
         """The trace against a fleet in virtual time: `simulate` with a document of its own."""
@@ -138,16 +146,28 @@ def _single_caller(options: dict[str, Any]) -> Caller:
     return Caller(name="replay", secret=options["key"], model=options["model"])
 
 
-async def _supervised(replay: Replay, arrivals: Iterable[Arrival], *, is_demo: bool) -> None:
+async def _supervised(
+    replay: Replay, arrivals: Iterable[Arrival], *, is_demo: bool, is_quiet: bool
+) -> bool:
+    """Send until the end, then True, or until a signal; what is in flight is waited for."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(sign, stop.set)
-    beat = asyncio.create_task(_heartbeat(replay)) if is_demo else None
+    beside = [asyncio.create_task(_heartbeat(replay))] if is_demo else []
+    if not is_quiet:
+        beside.append(asyncio.create_task(_progress(replay)))
     await replay.run(arrivals, stop)
-    if beat:
-        beat.cancel()
-        await asyncio.gather(beat, return_exceptions=True)
+    for task in beside:
+        task.cancel()
+    await asyncio.gather(*beside, return_exceptions=True)
+    return not stop.is_set()
+
+
+async def _progress(replay: Replay) -> None:
+    while True:
+        await asyncio.sleep(PROGRESS_S)
+        print(f"{replay.sent} sent, {replay.dropped} dropped", file=sys.stderr)
 
 
 async def _heartbeat(replay: Replay) -> None:

@@ -13,7 +13,9 @@ from typing import Any, Final
 
 import msgspec
 from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
 
+from capacity.profiles.selectors import named_profile
 from capacity.simulation import traces
 from capacity.simulation.document import (
     Document,
@@ -23,8 +25,8 @@ from capacity.simulation.document import (
     scenario_of,
     streams_of,
 )
-from capacity.simulation.profile_document import ProfileError, read_profile
-from capacity.simulation.profiles import EngineProfile
+from capacity.simulation.profile_document import POOL_PREFIX, ProfileError, read_profile
+from capacity.simulation.profiles import EngineProfile, UnknownProfileError
 from capacity.simulation.run import Run, report_digest
 from capacity.simulation.workload import Arrival, merged
 from routing.contracts.usage import ShapeRow
@@ -103,9 +105,13 @@ def _read(path: Path) -> bytes:
 
 
 def _profiles(document: Document, folder: Path, inputs: dict[str, str]) -> dict[str, EngineProfile]:
-    """The profile files of the fleet, their digests noted."""
+    """The fleet's profiles that lie in files or with pools, their digests noted."""
     found: dict[str, EngineProfile] = {}
     for name in (name for part in document.fleet for name in part.files()):
+        if name.startswith(POOL_PREFIX):
+            found[name] = _of_pool(name)
+            inputs[name] = hashlib.sha256(msgspec.json.encode(found[name])).hexdigest()
+            continue
         raw = _read(folder / name)
         inputs[name] = hashlib.sha256(raw).hexdigest()
         try:
@@ -113,6 +119,16 @@ def _profiles(document: Document, folder: Path, inputs: dict[str, str]) -> dict[
         except ProfileError as error:
             raise CommandError(f"{folder / name}: {error}") from error
     return found
+
+
+def _of_pool(name: str) -> EngineProfile:
+    """The profile that holds for a pool of this installation now."""
+    try:
+        return named_profile(name)
+    except UnknownProfileError as error:
+        raise CommandError(str(error)) from error
+    except DatabaseError as error:
+        raise CommandError(f"{name}: the database cannot be asked: {error}") from error
 
 
 def _changed(document: Document, changes: dict[str, Any]) -> Document:

@@ -20,7 +20,7 @@ from capacity.simulation.profiles import EngineProfile
 from console.benchmarks.live_fidelity import Served, judged, predicted
 from console.benchmarks.probe import Endpoint, Prober
 from console.demo.client import GatewayAddress
-from tests.engines import ROOT, EngineProcess, engine, wait_for
+from tests.engines import MODEL, ROOT, EngineProcess, engine, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -93,15 +93,44 @@ def test_bounds_and_refusals_name_what_is_wrong(demo: EngineProcess) -> None:
         call_command("profile", demo.url, "--requests", "3", "--quiet")
 
 
-def test_a_cancelled_profile_writes_no_file(demo: EngineProcess, tmp_path: Path) -> None:
+def test_a_cancelled_profile_tells_what_it_measured_and_writes_no_file(
+    demo: EngineProcess, tmp_path: Path
+) -> None:
     path = tmp_path / "never.json"
     command = [sys.executable, "manage.py", "profile", demo.url, "--out", str(path)]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
         assert running.stderr is not None
         assert wait_for(running.stderr.readline, 60).startswith("1/")
         running.send_signal(signal.SIGINT)
-        assert running.wait(30) == 130
+        out, _err = running.communicate(timeout=30)
+    assert running.returncode == 130
     assert not path.exists()
+    told = json.loads(out)
+    assert told["is_whole"] is False
+    assert told["requests"] >= len(told["samples"]) >= 1
+    assert told["samples"][0]["ttft_s"] > 0
+
+
+def test_a_stopped_replay_tells_what_it_sent(demo: EngineProcess, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    rows = [f"{at},20,3" for at in range(600)]
+    trace.write_text("\n".join(["t_s,input_tokens,output_tokens", *rows]))
+    command = [sys.executable, "manage.py", "replay", str(trace), "--gateway", demo.url]
+    with subprocess.Popen(
+        [*command, "--key", "none", "--model", MODEL],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        assert running.stderr is not None
+        assert "sent" in wait_for(running.stderr.readline, 60)
+        running.send_signal(signal.SIGINT)
+        out, _err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    told = json.loads(out)
+    assert told["is_whole"] is False
+    assert sum(told["answers"].values()) == told["sent"] >= 1
+    assert len(told["inputs"]["trace.csv"]) == 64
 
 
 def test_a_wrong_profile_is_judged_wrong() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from tests import factories
+from tests.calibrating import make_profile
 from tests.forecasting import make_forecast
 from tests.playbooking import make_runs
 from tests.reporting import make_report
@@ -30,4 +31,5 @@ def world(store) -> factories.World:
     make_report()
     factories.beat(store)
     factories.scrape(store, "p-a")
+    make_profile(store, "p-a")
     return made

@@ -8,6 +8,7 @@ from django.utils import timezone
 from console.jobs.services import enqueue
 from routing.models import Override
 from tests import factories
+from tests.calibrating import make_profile
 from tests.factories import World
 from tests.forecasting import make_forecast
 from tests.playbooking import make_runs
@@ -37,4 +38,5 @@ def world(store) -> World:
     made.report = make_report()
     factories.beat(store)
     factories.scrape(store, "p-a")
+    make_profile(store, "p-a")
     return made

@@ -5,10 +5,12 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import redis
 
+from routing.contracts.engine_windows import decode_window
 from routing.contracts.enums import ReplicaHealth, StoreMode
 from routing.contracts.process import GatewayStatus, decode_process_status, encode_status
 from routing.store import keys
@@ -23,6 +25,7 @@ from tests.collecting import (
     start_collector,
     traffic,
 )
+from tests.engines import MODEL, engine
 from tests.stack import make_snapshot, publish, store_server, wait_until
 
 
@@ -94,6 +97,25 @@ def test_hanging_replica_turns_stale_dead_one_is_lost_and_both_come_back(
         hanging.is_stuck = False
         dying.start()
         wait_until(lambda: health(0) == health(1) == ReplicaHealth.OK, 10, "both back")
+
+
+def test_a_working_engine_leaves_windows_that_its_step_time_can_be_told_from(
+    store: "redis.Redis[bytes]", store_url: str, tmp_path: Path
+) -> None:
+    with engine("--profile", "demo") as working, start_collector(store_url, tmp_path):
+        publish(store, make_snapshot([("127.0.0.1", working.port)]))
+        body = {"model": MODEL, "prompt": "go", "max_tokens": 450, "ignore_eos": True}
+        asking = Thread(target=working.post, args=("/v1/completions", body))
+        asking.start()
+        name = keys.engine_windows("p1")
+        wait_until(lambda: store.llen(name) >= 2, 40, "windows")
+        window = decode_window(store.lrange(name, -1, -1)[0])
+        asking.join(60)
+    assert window.steps >= 20
+    assert window.decode_tokens == pytest.approx(window.steps, abs=1)  # one sequence
+    assert (window.prefill_tokens, window.prompts) == (0.0, 0.0)
+    # 25 ms and what one token and its context cost; a busy machine only adds to it.
+    assert window.itl_s >= 0.025
 
 
 def gateway_status(at_ms: int, open_breakers: dict[str, str]) -> bytes:
