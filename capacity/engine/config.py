@@ -4,8 +4,17 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from capacity.simulation.catalogue import PROFILES, named
-from capacity.simulation.profiles import EngineProfile, StepTimes
+import msgspec
+
+from capacity.simulation.catalogue import named
+from capacity.simulation.profile_document import (
+    ProfileError,
+    SpeculationPart,
+    TierPart,
+    speculating,
+    tiers_of,
+)
+from capacity.simulation.profiles import EngineProfile, StepTimes, UnknownProfileError
 
 DEFAULT_PROFILE = "demo"
 
@@ -46,7 +55,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=8000)
     add("--fd", type=int, help="serve on this inherited listening socket")
     add("--model", required=True, help="the name that clients ask for")
-    add("--profile", default=DEFAULT_PROFILE, choices=sorted(PROFILES))
+    add("--profile", default=DEFAULT_PROFILE, help="built-in name, or model/gpu/tpN/weights")
+    add("--speculative-config", help='JSON, as {"draft_tokens": 3, "acceptance": 0.7}')
+    add(
+        "--kv-tiers",
+        help="JSON, as [{name, kv_tokens, gbytes_per_s, kv_bytes_per_token}, ...]",
+    )
     add("--max-num-seqs", type=int)
     add("--max-num-batched-tokens", type=int)
     add("--max-model-len", type=int)
@@ -67,13 +81,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _with_options(base: EngineProfile, speculation: str | None, tiers: str | None) -> EngineProfile:
+    """The profile with what a scenario's fleet may add to it too. Raises as those parsers do."""
+    if speculation:
+        base = speculating(base, msgspec.json.decode(speculation, type=SpeculationPart))
+    if tiers:
+        parts = msgspec.json.decode(tiers, type=tuple[TierPart, ...])
+        base = replace(base, tiers=tiers_of(parts))
+    return base
+
+
 def parse(argv: Sequence[str]) -> EngineConfig:
     """Settings from the command line; exits with a usage line when they make no sense."""
     parser = _parser()
     given = parser.parse_args(argv)
     if given.time_scale <= 0:
         parser.error("--time-scale must be above 0")
-    base = named(given.profile)
+    try:
+        base = _with_options(named(given.profile), given.speculative_config, given.kv_tiers)
+    except (UnknownProfileError, ProfileError, msgspec.MsgspecError) as error:
+        parser.error(str(error))
     scaled: StepTimes = base.times.scaled(1 / given.time_scale)
     profile = replace(
         base,

@@ -11,7 +11,6 @@ from capacity.lab.rules import Inputs, answer
 from capacity.profiles.selectors import named_profile
 from capacity.simulation.profiles import UnknownProfileError
 from console.accounts.selectors import Permission, require
-from console.errors import InvalidInput
 from console.rest.fields import OutSerializer, StrictInteger, StrictSerializer, StrictText
 from console.rest.schema import endpoint
 from console.rest.views import Endpoint, shown
@@ -35,6 +34,14 @@ class LabRequest(StrictSerializer):
     itl_target_s = serializers.FloatField(
         required=False, default=0.05, min_value=0.001, max_value=10
     )
+
+    def validate_profile(self, name: str) -> str:
+        """Refuse a name that nobody knows, saying which there are."""
+        try:
+            named_profile(name)
+        except UnknownProfileError as error:
+            raise serializers.ValidationError(f"{error}.") from error
+        return name
 
 
 class FiniteField(serializers.FloatField):
@@ -81,8 +88,4 @@ class Lab(Endpoint):
         """Computed, nothing is kept."""
         require(self.user, Permission.VIEW_ALL)
         inputs = Inputs(**self.body(LabRequest))
-        try:
-            profile = named_profile(inputs.profile)
-        except UnknownProfileError as error:
-            raise InvalidInput(f"{error}.", field="profile") from error
-        return shown(LabSerializer, answer(inputs, profile))
+        return shown(LabSerializer, answer(inputs, named_profile(inputs.profile)))

@@ -196,13 +196,14 @@ def _row(pool: Pool) -> ProfileRow:
         is_pinned=own is not None and own.is_pinned,
         version=version.number if version else None,
         step_s=None if profile is None else profile.times.seconds(0, 1, 0, 0.0),
-        **_last_run(own),
+        **_last_run(own, pool),
     )
 
 
-def _last_run(own: PoolProfile | None) -> dict[str, Any]:
+def _last_run(own: PoolProfile | None, pool: Pool) -> dict[str, Any]:
+    """Figures of the last calibration, if it was of the pool's present revision."""
     names = ("windows", "error_ratio", "prior_error_ratio", "is_accepted", "verdict", "ran_at")
-    if own is None:
+    if own is None or own.revision != pool.revision:
         return dict(zip(names, (0, None, None, False, "", None), strict=True))
     return {name: getattr(own, name) for name in names}
 

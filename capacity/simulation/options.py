@@ -43,6 +43,13 @@ def with_speculation(
     return replace(profile, times=times, token_budget=budget)
 
 
+def moved_s(
+    size_bytes: float, *, link_bytes_per_s: float, efficiency: float = TRANSFER_EFFICIENCY
+) -> float:
+    """Seconds until so many bytes have moved over a link of which `efficiency` is reached."""
+    return size_bytes / (link_bytes_per_s * efficiency)
+
+
 def transfer_s(
     kv_tokens: int,
     *,
@@ -51,4 +58,5 @@ def transfer_s(
     efficiency: float = TRANSFER_EFFICIENCY,
 ) -> float:
     """Seconds until the KV of so many tokens has moved from a prefill to a decode engine."""
-    return kv_tokens * kv_bytes_per_token / (link_bytes_per_s * efficiency)
+    size = kv_tokens * kv_bytes_per_token
+    return moved_s(size, link_bytes_per_s=link_bytes_per_s, efficiency=efficiency)

@@ -5,6 +5,11 @@ from dataclasses import replace
 import pytest
 
 from capacity.simulation.closed_forms import Demand, decodes_in_flight, mean_itl_s, work_of
+from capacity.simulation.engine import Replica
+from capacity.simulation.hardware import GPUS, MODELS, Precision
+from capacity.simulation.options import moved_s
+from capacity.simulation.requests import EngineRequest
+from capacity.simulation.roofline import PRIOR, roofline
 from capacity.simulation.scenario import Scenario
 from capacity.simulation.workload import (
     Arrival,
@@ -95,3 +100,50 @@ def test_steady_state_is_the_closed_form_of_its_own_moments(rate: float, budget:
     assert done.report()["running_mean"] == pytest.approx(
         decodes_in_flight([demand], itl_s), rel=0.05
     )
+
+
+def test_eight_slots_of_8192_tokens_take_eight_times_110_megabytes() -> None:
+    slot_bytes, slots, tokens = 110e6, 8, 8192
+    bytes_per_token = slot_bytes / tokens
+    engine = Replica(profile(0.01, kv_blocks=slots * tokens // 16, seats=16, token_budget=1 << 17))
+    calls = [engine.submit(EngineRequest(f"r{n}", tokens - 64, 64), 0.0) for n in range(9)]
+    step = engine.step(0.0)
+    assert step is not None
+    # All slots are taken by the prompts; the ninth waits although a seat is free.
+    assert (engine.running_count, engine.waiting_count) == (slots, 1)
+    now_s = step.end_s
+    fullest = 0.0
+    while (step := engine.step(now_s)) is not None:
+        now_s = step.end_s
+        fullest = max(fullest, engine.kv_usage_ratio)
+    assert fullest == 1.0
+    assert fullest * engine.profile.kv_tokens * bytes_per_token == pytest.approx(880e6)
+    assert all(one.made_tokens == 64 for one in calls)
+    assert engine.running_count == engine.waiting_count == 0
+
+
+def test_fewer_weight_bytes_speed_decode_and_leave_prefill_alone() -> None:
+    # MXFP4 weights are widened to bf16 before they are multiplied: bytes fall, FLOPs do not.
+    model, gpu = MODELS["llama-3.1-8b"], GPUS["h100"]
+    wide, narrow = (
+        roofline(model, gpu, tp=1, weights=weights, kv=Precision.BF16).times()
+        for weights in (Precision.BF16, Precision.FP4)
+    )
+    saved = model.layer_bytes(Precision.BF16, 1) - model.layer_bytes(Precision.FP4, 1)
+    assert wide.t0_s - narrow.t0_s == pytest.approx(PRIOR.weight * saved / gpu.bandwidth)
+    assert (wide.c_s, wide.d_s, wide.e_s) == (narrow.c_s, narrow.d_s, narrow.e_s)
+    decode = [times.seconds(0, 1, 1000, 0.0) for times in (wide, narrow)]
+    assert decode[0] / decode[1] > 1.5
+    # Of a prompt's own time, the step's fixed part aside, nothing changes.
+    prompt = [times.seconds(8192, 0, 0, 8192 * 4096) - times.t0_s for times in (wide, narrow)]
+    assert prompt[0] == pytest.approx(prompt[1], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("gbit_per_s", "wire_s", "real_s"), [(25.0, 64.0, 80.0), (400.0, 4.0, 5.0)]
+)
+def test_200_gigabytes_over_a_link(gbit_per_s: float, wire_s: float, real_s: float) -> None:
+    link = gbit_per_s * 1e9 / 8
+    assert moved_s(200e9, link_bytes_per_s=link, efficiency=1.0) == pytest.approx(wire_s)
+    assert moved_s(200e9, link_bytes_per_s=link, efficiency=0.8) == pytest.approx(real_s)
+    assert moved_s(200e9, link_bytes_per_s=link) == pytest.approx(real_s)  # 0.8 unless said
