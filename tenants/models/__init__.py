@@ -1,5 +1,6 @@
 """The tenants app's models."""
 
+from tenants.models.invitation import Invitation
 from tenants.models.key import ApiKey
 from tenants.models.price import PoolPrice, PriceRow, ResourcePrice
 from tenants.models.quota import Limit
@@ -24,6 +25,7 @@ __all__ = [
     "ApiKey",
     "CounterDelta",
     "DamagedEntry",
+    "Invitation",
     "LedgerBucket",
     "Limit",
     "MemberRole",

@@ -32,7 +32,13 @@ class ApiKey(models.Model):
     revoked_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
-        indexes = [models.Index(fields=["tenant", "-id"], name="key_by_tenant")]
+        indexes = [
+            models.Index(fields=["tenant", "-id"], name="key_by_tenant"),
+            # a search by the first characters needs the operators of patterns
+            models.Index(
+                fields=["prefix"], opclasses=["varchar_pattern_ops"], name="key_by_prefix"
+            ),
+        ]
         constraints = [
             models.CheckConstraint(
                 condition=models.Q(previous_digest__isnull=True)
