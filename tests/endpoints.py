@@ -27,6 +27,7 @@ NEW_USER = {
 PAUSE = {"kind": "pause", "work_class": "batch", "reason": "Capacity is reduced."}
 HOOK = {"name": "words", "kind": "python", "entry_point": "words"}
 PLAYBOOK = to_plain(SHIPPED["noisy-tenant"])
+INVITED = {"person": "nobody", "role": "tenant_viewer", "days": 3}
 LIMIT = {"scope": "tenant", "dimension": "req", "window": "d", "amount": 5}
 MORE = {"scope": "tenant", "dimension": "out", "window": "m", "amount": 99_000, "reason": "launch"}
 PRICE = {
@@ -72,8 +73,11 @@ ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
         "post",
         "tenants/acme/members/",
         {"username": "nobody", "role": "tenant_viewer"},
-        ACTING | {"tina"},
+        ACTING,
     ),
+    ("get", "tenants/acme/invitations/", None, ACTING | {"tina"}),
+    ("post", "tenants/acme/invitations/", INVITED, ACTING | {"tina"}),
+    ("delete", "tenants/acme/invitations/{invitation}/", None, ACTING | {"tina"}),
     ("patch", "tenants/acme/members/{vic}/", {"role": "tenant_viewer"}, ACTING | {"tina"}),
     ("delete", "tenants/acme/members/{vic}/", None, ACTING | {"tina"}),
     ("get", "tenants/acme/keys/", None, ALL | MEMBERS),
@@ -250,6 +254,7 @@ class Caller:
             .replace("{objective}", str(self.world.objective_id))
             .replace("{request}", str(self.world.requests["acme"]))
             .replace("{refused}", self.world.refusals["acme"][0])
+            .replace("{invitation}", str(self.world.invitation))
             .replace("{run}", str(self.world.run))
             .replace("{override}", str(self.world.override))
             .replace("{forecast}", str(self.world.forecast))

@@ -10,7 +10,7 @@ from capacity.models import CapacityLimit as LimitRow
 from capacity.models import Driver, Pool, PoolRevision, ProviderKey, Replica, ReplicaChange
 from capacity.models import Model as ModelRow
 from console.errors import NotFound
-from console.web.keyset import DEFAULT_LIMIT, Page, take
+from console.web.keyset import DEFAULT_LIMIT, MAX_LIMIT, Page, take
 from console.web.live_state import SeenPool, age_of_ms, pool_states
 from routing.contracts.capabilities import OFFERED, ApiStyle, capabilities_of
 from routing.contracts.capacity import LIMITED, CapacityLimit
@@ -178,6 +178,12 @@ def fleet_page(*, after: str | None = None, limit: int = DEFAULT_LIMIT) -> Page[
     """Pools by name with their replicas and live values: two queries and one store round trip."""
     page = take(_pools(), order=("name",), after=after, limit=limit)
     return Page(tuple(_with_live(list(page.rows))), page.next_after, page.limit)
+
+
+def pools_named(text: str, *, limit: int) -> list[tuple[str, str]]:
+    """Name and model of pools whose name holds the text, in order of name."""
+    rows = Pool.objects.filter(name__contains=text.lower()).order_by("name")
+    return list(rows.values_list("name", "model__name")[: min(limit, MAX_LIMIT)])
 
 
 def pool_detail(pool: str) -> PoolDetail:

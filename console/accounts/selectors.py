@@ -21,12 +21,15 @@ __all__ = [
     "TokenView",
     "actor_of",
     "can",
+    "has_console_role",
+    "is_called",
     "may_reach_everybody",
     "people",
     "person",
     "person_named",
     "person_numbered",
     "require",
+    "tenant_ids_with",
     "token_of",
     "tokens_of",
     "visible_tenant_ids",
@@ -97,11 +100,32 @@ def require(user: Caller, permission: Permission, tenant_id: int | None = None) 
 
 def visible_tenant_ids(user: Caller) -> frozenset[int] | None:
     """Tenants whose data the caller may read; `None` means all of them."""
+    return tenant_ids_with(user, Permission.TENANT_VIEW)
+
+
+def has_console_role(user: Caller) -> bool:
+    """Whether the caller works for all tenants."""
+    return isinstance(user, User) and user.role != Role.NONE
+
+
+def is_called(user: Caller, text: str) -> bool:
+    """Whether the text is the caller's user name or e-mail address, in any case of letters."""
+    if not isinstance(user, User) or not user.is_active:
+        return False
+    named = text.strip().casefold()
+    return bool(named) and named in (user.username.casefold(), user.email.casefold())
+
+
+def tenant_ids_with(user: Caller, permission: Permission) -> frozenset[int] | None:
+    """Tenants in which the caller holds the permission; `None` means in all of them."""
     if user is None or not isinstance(user, User) or not user.is_active:
         return frozenset()
-    if Permission.TENANT_VIEW in permissions_everywhere(user.role, tuple(user.grants)):
+    if permission in permissions_everywhere(user.role, tuple(user.grants)):
         return None
-    return frozenset(user.memberships.values_list("tenant_id", flat=True))
+    rows = user.memberships.values_list("tenant_id", "role")
+    return frozenset(
+        tenant_id for tenant_id, role in rows if permission in permissions_in_tenant(role)
+    )
 
 
 def actor_of(user: User) -> Actor:
@@ -143,27 +167,26 @@ def person(user_id: int) -> PersonView:
 def may_reach_everybody(user: Caller) -> bool:
     """Whether the caller may add any person to a tenant, and read members' e-mail addresses.
 
-    A tenant's own admins may not: people with a console role, and every address but their own, are
-    none of their business.
+    A tenant's own admins may not: they invite, and every address but their own is none of their
+    business.
     """
     return can(user, Permission.TENANT_MANAGE_MEMBERS)
 
 
-def person_numbered(user_id: int, *, caller: Caller, field: str = "person") -> int:
-    """The id, if the caller may add that person; raises `InvalidInput` at `field`."""
-    if not _reached_by(caller).filter(pk=user_id).exists():
+def person_numbered(user_id: int, *, field: str = "person") -> int:
+    """The id, if it is an active person's; raises `InvalidInput` at `field`."""
+    if not User.objects.filter(is_active=True, pk=user_id).exists():
         raise _no_person(field)
     return user_id
 
 
-def person_named(text: str, *, caller: Caller, field: str = "person") -> int:
+def person_named(text: str, *, field: str = "person") -> int:
     """Id of the one active person with this user name, else this e-mail address.
 
-    Raises `InvalidInput` at `field` when there is none that the caller may add, or several share
-    the address. Who has a console role is told from nobody by operators and admins alone: names
-    cannot be guessed.
+    For operators and admins: it tells who exists. Raises `InvalidInput` at `field` when there is
+    none, or several share the address.
     """
-    active = _reached_by(caller)
+    active = User.objects.filter(is_active=True)
     found = list(active.filter(username=text).values_list("pk", flat=True))
     if not found and "@" in text:
         found = list(active.filter(email__iexact=text).values_list("pk", flat=True)[:2])
@@ -176,17 +199,11 @@ def person_named(text: str, *, caller: Caller, field: str = "person") -> int:
     return found[0]
 
 
-def _reached_by(caller: Caller) -> QuerySet[User, User]:
-    """Active people that the caller may add to a tenant."""
-    active = User.objects.filter(is_active=True)
-    return active if may_reach_everybody(caller) else active.filter(role=Role.NONE)
-
-
 def _no_person(field: str) -> InvalidInput:
     return InvalidInput(
         "No active person has this user name or e-mail address.",
         field=field,
-        hint="An admin creates people; whoever works for all tenants is added by an operator.",
+        hint="An admin creates people.",
     )
 
 

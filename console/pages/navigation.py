@@ -89,13 +89,20 @@ def navigation(request: HttpRequest) -> dict[str, object]:
     user = getattr(request, "user", None)
     if not isinstance(user, User):
         return context
-    if can(user, Permission.VIEW_ALL):
-        admin = _FOR_ADMINS if can(user, Permission.MANAGE_ROLES) else ()
-        everything = (*_EVERYTHING, ("System", (*_SYSTEM, *admin)))
-        groups = tuple(_group(request, label, pages) for label, pages in everything)
-        return {**context, "navigation": groups, "role_label": user.get_role_display()}
-    own = _own(request, user)
-    return {**context, "navigation": own, "role_label": "tenant" if own else "no role"}
+    groups = groups_of(request, user)
+    words = "tenant" if groups else "no role"
+    sees_all = can(user, Permission.VIEW_ALL)
+    role = user.get_role_display() if sees_all else words
+    return {**context, "navigation": groups, "role_label": role}
+
+
+def groups_of(request: HttpRequest, user: User) -> tuple[Group, ...]:
+    """The pages that a person may open, by job."""
+    if not can(user, Permission.VIEW_ALL):
+        return _own(request, user)
+    admin = _FOR_ADMINS if can(user, Permission.MANAGE_ROLES) else ()
+    everything = (*_EVERYTHING, ("System", (*_SYSTEM, *admin)))
+    return tuple(_group(request, label, pages) for label, pages in everything)
 
 
 def _group(request: HttpRequest, label: str, pages: Iterable[tuple[str, str]]) -> Group:

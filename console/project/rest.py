@@ -23,6 +23,7 @@ from telemetry.economics import api as economics
 from telemetry.slices import api as slices
 from telemetry.slos import api as slos
 from tenants.directory import api as directory
+from tenants.directory import invitations_api as invitations
 from tenants.keys import api as keys
 from tenants.ledger import api as ledger
 from tenants.portal import api as portal
@@ -40,6 +41,12 @@ _tenant: list[URLPattern] = [
     path("projects/<int:project_id>/", directory.Project.as_view(), name="api_project"),
     path("members/", directory.Members.as_view(), name="api_members"),
     path("members/<int:user_id>/", directory.Member.as_view(), name="api_member"),
+    path("invitations/", invitations.Invitations.as_view(), name="api_invitations"),
+    path(
+        "invitations/<int:invitation_id>/",
+        invitations.OneInvitation.as_view(),
+        name="api_invitation",
+    ),
     path("keys/", keys.Keys.as_view(), name="api_keys"),
     path("keys/<int:key_id>/", keys.Key.as_view(), name="api_key"),
     path("keys/<int:key_id>/rotate/", keys.KeyRotate.as_view(), name="api_key_rotate"),
@@ -107,6 +114,11 @@ _v1: list[URLPattern | URLResolver] = [
     path("users/<int:user_id>/sign-out/", accounts.UserSignOut.as_view(), name="api_user_sign_out"),
     path("tenants/", directory.Tenants.as_view(), name="api_tenants"),
     path("tenants/<slug:slug>/", include(_tenant)),
+    path(
+        "invitations/accept/",
+        invitations.AcceptInvitation.as_view(),
+        name="api_accept_invitation",
+    ),
     path("quota-requests/", requests.Requests.as_view(), name="api_quota_requests"),
     path(
         "quota-requests/<int:request_id>/",

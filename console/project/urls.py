@@ -16,7 +16,7 @@ from capacity.rollouts import pages as rollouts
 from capacity.rollouts import steering
 from console.accounts import pages as accounts
 from console.accounts import people, profile
-from console.pages import audit, failures, health, jobs, overview, questions, system
+from console.pages import audit, failures, health, jobs, overview, questions, search, system
 from console.web import theme
 from routing.estimates import pages as estimates
 from routing.hooks import pages as hooks
@@ -26,7 +26,7 @@ from routing.policies import pages as policies
 from telemetry.economics import pages as economics
 from telemetry.live import pages as telemetry
 from telemetry.slos import pages as slos
-from tenants.directory import members
+from tenants.directory import invitations, members
 from tenants.directory import pages as directory
 from tenants.keys import pages as keys
 from tenants.ledger import pages as ledger
@@ -61,6 +61,13 @@ def member_pages(prefix: str, area: dict[str, Any]) -> list[URLPattern]:
     return [
         path(base, members.members, area, name=f"{name}members"),
         path(f"{base}add/", members.add, area, name=f"{name}add_member"),
+        path(f"{base}invite/", invitations.invite_member, area, name=f"{name}invite_member"),
+        path(
+            f"{base}invitations/<int:invitation_id>/withdraw/",
+            invitations.withdraw_invitation,
+            area,
+            name=f"{name}withdraw_invitation",
+        ),
         path(f"{base}<int:user_id>/role/", members.change, area, name=f"{name}change_member"),
         path(f"{base}<int:user_id>/remove/", members.remove, area, name=f"{name}remove_member"),
     ]
@@ -74,6 +81,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("sign-out/", accounts.SignOut.as_view(), name="sign_out"),
     path("theme/", theme.theme, name="theme"),
     path("", overview.overview, name="overview"),
+    path("search/", search.search, name="search"),
     path("why-p99/", questions.why_p99, name="why_p99"),
     path("why-bill/", questions.why_bill, name="why_bill"),
     path("tasks/", work.tasks, name="tasks"),
@@ -186,6 +194,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("people/<int:user_id>/restore/", people.restore, name="restore_person"),
     path("people/<int:user_id>/sign-out/", people.sign_out, name="end_sessions"),
     path("people/<int:user_id>/password/", people.give_password, name="set_password"),
+    path("invitations/<str:secret>/", invitations.answer_invitation, name="invitation"),
     path("me/", profile.me, name="me"),
     path("me/password/", profile.password, name="change_password"),
     path("me/tokens/issue/", profile.issue, name="issue_token"),

@@ -7,14 +7,20 @@ from django.shortcuts import redirect
 from django.urls import reverse
 
 from console.accounts.person import acting, signed_in
-from console.accounts.selectors import Permission, can, person_named
+from console.accounts.selectors import (
+    Permission,
+    can,
+    may_reach_everybody,
+    person_named,
+)
 from console.errors import DomainError
 from console.web.forms import ServiceForm
 from console.web.htmx import render
 from console.web.keyset import DEFAULT_LIMIT, cut
 from console.web.tables import Column, pager
 from console.web.views import page
-from tenants.directory.access import open_tenant
+from tenants.directory.access import open_tenant, open_to_add
+from tenants.directory.inviting import open_invitations
 from tenants.directory.selectors import TenantView, member
 from tenants.directory.selectors import members as listed_members
 from tenants.directory.services import add_member, change_member_role, remove_member
@@ -27,6 +33,14 @@ COLUMNS = (
     Column("Role"),
     Column("State"),
     Column("Member since"),
+    Column("", meaning="Acts"),
+)
+INVITATION_COLUMNS = (
+    Column("Invited"),
+    Column("Role"),
+    Column("By"),
+    Column("Since"),
+    Column("Works until", "UTC"),
     Column("", meaning="Acts"),
 )
 
@@ -64,26 +78,29 @@ def members(request: HttpRequest, slug: str, area: str) -> HttpResponseBase:
         tenant.id, viewer=signed_in(request), after_username=after, limit=DEFAULT_LIMIT + 1
     )
     lines = cut(rows, DEFAULT_LIMIT, lambda line: line.username)
+    frame_of = frame(request, tenant, area)
     context = {
-        **_frame(request, tenant, area),
+        **frame_of,
         "page": lines,
         "pager": pager(request, lines, "rows"),
         "columns": COLUMNS,
+        "invitations": open_invitations(tenant.id) if frame_of["may_manage"] else [],
+        "invitation_columns": INVITATION_COLUMNS,
     }
     return render(request, "tenants/members.html", "rows", context)
 
 
 @page("GET", "POST")
 def add(request: HttpRequest, slug: str, area: str) -> HttpResponseBase:
-    """Give an existing person a role in the tenant."""
-    tenant = open_tenant(request.user, slug, Permission.TENANT_MANAGE_MEMBERS)
+    """Give an existing person a role in the tenant, unasked: operators and admins alone."""
+    tenant = open_to_add(request.user, slug)
     form = MemberForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         asked = form.cleaned_data
         try:
             add_member(
                 tenant_id=tenant.id,
-                user_id=person_named(asked["person"], caller=signed_in(request)),
+                user_id=person_named(asked["person"]),
                 role=asked["role"],
                 actor=acting(request),
             )
@@ -93,7 +110,7 @@ def add(request: HttpRequest, slug: str, area: str) -> HttpResponseBase:
         else:
             messages.success(request, f"{asked['person']} is a member of {slug}.", "ok")
             return redirect(f"{area}members", slug=slug)
-    context = {**_frame(request, tenant, area), "form": form}
+    context = {**frame(request, tenant, area), "form": form}
     return render(
         request, "tenants/add_member.html", "", context, status=422 if form.errors else 200
     )
@@ -118,7 +135,7 @@ def change(request: HttpRequest, slug: str, area: str, user_id: int) -> HttpResp
         else:
             messages.success(request, f"The role of {found.username} is changed.", "ok")
             return redirect(f"{area}members", slug=slug)
-    context = {**_frame(request, tenant, area), "form": form, "member": found}
+    context = {**frame(request, tenant, area), "form": form, "member": found}
     return render(
         request, "tenants/change_member.html", "", context, status=422 if form.errors else 200
     )
@@ -145,18 +162,21 @@ def remove(request: HttpRequest, slug: str, area: str, user_id: int) -> HttpResp
             if not can(request.user, Permission.TENANT_VIEW, tenant.id):
                 return redirect("me")  # one took oneself out: the tenant is not found any more
             return redirect(f"{area}members", slug=slug)
-    context = {**_frame(request, tenant, area), "form": form, "member": found}
+    context = {**frame(request, tenant, area), "form": form, "member": found}
     return render(
         request, "tenants/remove_member.html", "", context, status=422 if form.errors else 200
     )
 
 
-def _frame(request: HttpRequest, tenant: TenantView, area: str) -> dict[str, object]:
+def frame(request: HttpRequest, tenant: TenantView, area: str) -> dict[str, object]:
+    """What every page about members shows: the tenant, ways back, and what the caller may do."""
     return {
         "tenant": tenant,
         "area": area,
         "home": reverse(f"{area}tenant", kwargs={"slug": tenant.slug}),
         "members_url": reverse(f"{area}members", kwargs={"slug": tenant.slug}),
         "add_url": reverse(f"{area}add_member", kwargs={"slug": tenant.slug}),
+        "invite_url": reverse(f"{area}invite_member", kwargs={"slug": tenant.slug}),
+        "may_add": may_reach_everybody(request.user),
         "may_manage": can(request.user, Permission.TENANT_MANAGE_MEMBERS, tenant.id),
     }

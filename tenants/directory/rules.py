@@ -6,6 +6,8 @@ from zoneinfo import available_timezones
 
 from routing.contracts.snapshot import ALL_MODELS
 
+DEFAULT_INVITED_DAYS = 7
+MOST_INVITED_DAYS = 30
 MAX_MODELS = 200  # names in one list: beyond this, `*` and key limits say it better
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
 _TIMEZONES = frozenset(available_timezones())

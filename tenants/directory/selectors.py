@@ -77,6 +77,16 @@ def tenant_by_slug(slug: str) -> TenantView:
     return _one(Tenant.objects.filter(slug=slug).first())
 
 
+def tenants_beginning(
+    tenant_ids: frozenset[int] | None, text: str, *, limit: int
+) -> list[TenantView]:
+    """Tenants whose slug begins with the text, in order of slug, those in `tenant_ids`."""
+    rows = Tenant.objects.filter(slug__startswith=text.lower()).order_by("slug")
+    if tenant_ids is not None:
+        rows = rows.filter(pk__in=tenant_ids)
+    return [_view(row) for row in rows[: min(limit, MAX_PAGE)]]
+
+
 def slugs_of(tenant_ids: Iterable[int]) -> dict[int, str]:
     """Slug of each tenant id that exists."""
     return dict(Tenant.objects.filter(pk__in=set(tenant_ids)).values_list("pk", "slug"))

@@ -54,6 +54,28 @@ def key(tenant_id: int, key_id: int) -> KeyView:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundKey:
+    """A key that a search found, with its tenant's slug."""
+
+    id: int
+    tenant: str
+    name: str
+    prefix: str
+    is_revoked: bool
+
+
+def keys_beginning(tenant_ids: frozenset[int] | None, prefix: str, *, limit: int) -> list[FoundKey]:
+    """Keys whose public prefix begins so, in order of prefix, of the tenants in `tenant_ids`."""
+    rows = ApiKey.objects.select_related("tenant").filter(prefix__startswith=prefix)
+    if tenant_ids is not None:
+        rows = rows.filter(tenant_id__in=tenant_ids)
+    return [
+        FoundKey(row.pk, row.tenant.slug, row.name, row.prefix, row.revoked_at is not None)
+        for row in rows.order_by("prefix")[: min(limit, MAX_PAGE)]
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class KeyTraffic:
     """What a key did in the last 24 hours; `last_at` begins the step with its last call."""
 

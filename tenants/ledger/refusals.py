@@ -11,7 +11,7 @@ from django.utils import timezone
 from console.web.keyset import MAX_LIMIT, Page, take
 from routing.contracts.ids import day_of
 from tenants.ledger.rules.shapes import first_day_kept
-from tenants.models import Shape
+from tenants.models import Shape, Usage
 
 MAX_GROUPS = 50  # limits of a tenant that refused in one period, the most first
 
@@ -67,6 +67,26 @@ def refusal(*, tenant_id: int, request_id: str) -> RefusalLine | None:
     except (ValueError, OverflowError):
         return None
     return next(_lines(_refused(tenant_id).filter(day=day, request_id=spelled)[:1]), None)
+
+
+def tenant_of_request(*, tenant_ids: frozenset[int] | None, request_id: str) -> int | None:
+    """Whose request it was: served or refused, of the given tenants (`None`: of any).
+
+    None when there is none: two queries by the rows' own keys, for the id names its day.
+    """
+    try:
+        spelled = str(UUID(request_id))
+        day = day_of(spelled)
+    except (ValueError, OverflowError):
+        return None
+    for kind in (Usage, Shape):
+        rows = kind.objects.filter(day=day, request_id=spelled)
+        if tenant_ids is not None:
+            rows = rows.filter(tenant_id__in=tenant_ids)
+        found = rows.values_list("tenant_id", flat=True).first()
+        if found is not None:
+            return found
+    return None
 
 
 def refusal_counts(*, tenant_id: int, length: timedelta) -> tuple[RefusalCount, ...]:

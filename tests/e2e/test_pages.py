@@ -39,9 +39,10 @@ ALL = (
     "/new-tenant/", "/spend/", "/spend/?by=key", "/usage/", "/prices/", "/new-price/", "/audit/",
     "/prices/resources/", "/prices/resources/new/", "/prices/pools/", "/prices/pools/new/",
     "/audit/?verify=1", "/jobs/", "/system/", "/api/docs/", "/me/", "/me/password/",
+    "/search/?q=acme",
     "/me/tokens/issue/", "/people/", "/new-person/", "/people/{vic}/", "/people/{vic}/suspend/",
     "/people/{vic}/restore/", "/people/{vic}/sign-out/", "/people/{vic}/password/",
-    "/tenants/acme/members/", "/tenants/acme/members/add/",
+    "/tenants/acme/members/", "/tenants/acme/members/add/", "/tenants/acme/members/invite/",
     "/tenants/acme/members/{vic}/role/", "/tenants/acme/members/{vic}/remove/",
     "/quota-requests/", "/quota-requests/{request}/",
 )  # fmt: skip
@@ -56,7 +57,7 @@ EMPTY = (
 # The reference as a tenant sees it has a test of its own: axe reads nothing for so long.
 OWN = (
     "/t/acme/", "/t/acme/tasks/", "/t/acme/tasks/{task}/", "/t/acme/usage/", "/t/acme/keys/",
-    "/t/acme/keys/issue/", "/t/acme/members/", "/t/acme/members/add/", "/t/acme/spend/",
+    "/t/acme/keys/issue/", "/t/acme/members/", "/t/acme/members/invite/", "/t/acme/spend/",
     "/t/acme/spend/?by=key&range=month", "/t/acme/requests/", "/t/acme/requests/?id={refused}",
     "/t/acme/limits/requests/", "/t/acme/limits/requests/ask/", "/me/",
 )  # fmt: skip

@@ -184,7 +184,7 @@ def test_a_token_is_shown_once_with_its_command_works_and_is_revoked(world):
     assert Client().get("/api/v1/me/", headers=bearer).status_code == 401
 
 
-@pytest.mark.parametrize(("name", "area"), [("tina", "/t/acme/"), ("ola", "/tenants/acme/")])
+@pytest.mark.parametrize(("name", "area"), [("ada", "/t/acme/"), ("ola", "/tenants/acme/")])
 @pytest.mark.parametrize("named", ["nobody", "Nobody@X.example"])
 def test_a_member_is_added_by_name_or_address_changed_and_removed(world, name, area, named):
     nobody = world.people["nobody"]
@@ -194,12 +194,12 @@ def test_a_member_is_added_by_name_or_address_changed_and_removed(world, name, a
     fields = {"person": named, "role": "tenant_viewer"}
     assert client.post(f"{area}members/add/", fields).status_code == 302
     assert window.get("/t/acme/").status_code == 200
-    assert window.get("/t/acme/members/add/").status_code == 403
+    assert window.get("/t/acme/members/invite/").status_code == 403
     again = client.post(f"{area}members/add/", fields)
     assert "member already" in error_at(again, "person")
     role = f"{area}members/{nobody.pk}/role/"
     assert client.post(role, {"role": "tenant_admin"}).status_code == 302
-    assert window.get("/t/acme/members/add/").status_code == 200
+    assert window.get("/t/acme/members/invite/").status_code == 200
     remove = f"{area}members/{nobody.pk}/remove/"
     assert error_at(client.post(remove, {"reason": ""}), "reason")
     assert client.post(remove, {"reason": "left"}).status_code == 302
@@ -211,23 +211,16 @@ def test_who_does_not_exist_is_suspended_or_is_not_one_person_is_refused_at_the_
     User.objects.create(username="namesake", email="shared@x.example")
     User.objects.filter(username="nobody").update(email="shared@x.example")
     User.objects.filter(username="vic").update(is_active=False)
-    client = client_of(world, "tina")
+    client = client_of(world, "ola")
     for named in ("ghost", "vic", "shared@x.example", "%"):
         fields = {"person": named, "role": "tenant_viewer"}
-        assert error_at(client.post("/t/acme/members/add/", fields), "person"), named
+        assert error_at(client.post("/tenants/acme/members/add/", fields), "person"), named
 
 
-def test_a_tenant_admin_cannot_tell_console_people_from_nobody_and_reads_no_address(world):
+def test_a_tenant_admin_reads_no_address_but_its_own(world):
     for name, person in world.people.items():
         User.objects.filter(pk=person.pk).update(email=f"{name}@x.example")
     client = client_of(world, "tina")
-    unknown, *refused = (
-        error_at(
-            client.post("/t/acme/members/add/", {"person": it, "role": "tenant_viewer"}), "person"
-        )
-        for it in ("ghost", "ada", "ola", "aud", "ada@x.example", "OLA@x.example")
-    )
-    assert refused == [unknown] * 5
     fields = {"person": "ola", "role": "tenant_viewer"}
     assert client_of(world, "ana").post("/tenants/acme/members/add/", fields).status_code == 302
     by_tina = client.get("/t/acme/members/").text
@@ -252,7 +245,7 @@ def test_the_last_tenant_admin_stays_and_leaving_leads_to_a_page_that_exists(wor
 
 def test_members_of_another_tenant_are_not_found(world):
     client, vic = client_of(world, "tina"), world.people["vic"].pk
-    for path in ("", "add/", f"{vic}/role/", f"{vic}/remove/"):
+    for path in ("", "add/", "invite/", f"{vic}/role/", f"{vic}/remove/"):
         assert client.get(f"/t/globex/members/{path}").status_code == 404
         assert client.post(f"/t/globex/members/{path}", {}).status_code in (404, 405)
     assert client_of(world, "ana").get(f"/tenants/globex/members/{vic}/role/").status_code == 404

@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from console.jobs.services import enqueue
 from routing.models import Override
+from tenants.directory.inviting import invite
 from tests import factories
 from tests.calibrating import make_profile
 from tests.factories import World
@@ -32,6 +33,10 @@ def world(store) -> World:
     factories.make_hook()
     made.draft = factories.make_draft(made)
     made.run = make_runs(made)
+    offer = {"person": "phantom", "role": "tenant_viewer", "invited_by": None}
+    made.invitation = invite(
+        tenant_id=made.tenants["acme"], actor=factories.ACTOR, **offer
+    ).invitation.id
     made.override = Override.objects.get().pk
     made.job = enqueue("reconcile_pools", run_after=timezone.now() + timedelta(hours=1))
     made.forecast = make_forecast(made)

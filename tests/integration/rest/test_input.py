@@ -138,7 +138,7 @@ def test_a_body_that_is_no_plain_object_is_a_quick_refusal(world, raw):
 
 
 def test_a_member_is_named_by_id_or_user_name_and_refused_at_the_name_that_was_sent(world):
-    caller = Caller(world, "tina")
+    caller = Caller(world, "ola")
     path, viewer = "tenants/acme/members/", {"role": "tenant_viewer"}
     nobody = world.people["nobody"].pk
     for named in ({"username": "nobody"}, {"user_id": nobody}):
@@ -149,17 +149,15 @@ def test_a_member_is_named_by_id_or_user_name_and_refused_at_the_name_that_was_s
         assert caller.call("delete", f"{path}{nobody}/").status_code == 204
     ghost = caller.call("post", path, {"username": "ghost", **viewer})
     assert (ghost.status_code, ghost.json()["field"]) == (422, "username")
-    nobody_of = {"user_id": 999_999}, {"user_id": world.people["ada"].pk}, {"username": "ada"}
-    for named in nobody_of:  # who works for all tenants cannot be told from who does not exist
-        refused = caller.call("post", path, {**named, **viewer})
-        assert (refused.status_code, refused.json()["title"]) == (422, ghost.json()["title"])
+    unknown = caller.call("post", path, {"user_id": 999_999, **viewer})
+    assert (unknown.status_code, unknown.json()["title"]) == (422, ghost.json()["title"])
     for person in world.people.values():
         person.email = f"{person.username}@x.example"
         person.save()
     readers = (
-        (caller, {"tina"}),
+        (Caller(world, "tina"), {"tina"}),
         (Caller(world, "vic"), {"vic"}),
-        (Caller(world, "ola"), {"tina", "vic"}),
+        (caller, {"tina", "vic"}),
     )
     for reader, shown in readers:
         rows = reader.call("get", path).json()
