@@ -40,12 +40,15 @@ class Signal(StrEnum):
 
 
 class Measure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One override that a step sets; its tenant or model follows from the subject."""
+    """One override that a step sets; its tenant or model follows from the subject.
+
+    `admitted_ratio` must be said of a shed, and of nothing else: an omission would refuse all.
+    """
 
     kind: OverrideKind
     work_class: WorkClass | None = None
     amount: int = 0
-    admitted_ratio: float = 0.0
+    admitted_ratio: float | None = None
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,6 +14,7 @@ from capacity.playbooks.rules import (
     measure_words,
     queue_s,
     read,
+    stored,
     to_plain,
 )
 from routing.contracts.enums import ReplicaHealth
@@ -45,6 +46,10 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("queue-grows", {"signal": "tenant_input_ratio"}, "steps[0].measures[0].kind"),
     ("capacity-lost", {"steps.2.measures.0.admitted_ratio": 1.0},
      "steps[2].measures[0].admitted_ratio"),
+    ("capacity-lost", {"steps.2.measures.0.admitted_ratio": None},
+     "steps[2].measures[0].admitted_ratio"),
+    ("capacity-lost", {"steps.0.measures.0.admitted_ratio": 0.5},
+     "steps[0].measures[0].admitted_ratio"),
 ]  # fmt: skip
 
 
@@ -139,3 +144,17 @@ def test_a_measure_names_its_model_or_whose_it_will_be() -> None:
     assert "the pool's model" in measure_words(pause, document)
     assert "llama-8b" in measure_words(pause, document, "llama-8b")
     assert "pool" not in measure_words(pause, document, "")
+
+
+def test_a_shed_says_how_much_it_admits_and_one_kept_before_goes_on_refusing_all() -> None:
+    plain = copy.deepcopy(to_plain(SHIPPED["capacity-lost"]))
+    measure = plain["steps"][2]["measures"][0]
+    del measure["admitted_ratio"]
+    refused = read(plain)
+    assert isinstance(refused, Fault)
+    assert refused.field == "steps[2].measures[0].admitted_ratio"
+    assert "admit 0% of class standard" in measure_words(
+        stored(plain).steps[2].measures[0], stored(plain)
+    )
+    measure["admitted_ratio"] = 0
+    assert not isinstance(read(plain), Fault)
