@@ -240,7 +240,7 @@ def make_rollout(world: World, pool: str, *, reason: str = "a newer build") -> i
     rollout_id = acts.start(pool=pool, plan=acts.Plan(reason=reason), actor=ACTOR)
     machine.advance_once(rollout_id)
     machine.advance_once(rollout_id)
-    sides = Tries(31, 1, {index_of(0.21): 30}), Tries(240, 0, {index_of(0.18): 240})
+    sides = Tries(31, 1, {9: {index_of(0.21): 30}}), Tries(240, 0, {9: {index_of(0.18): 240}})
     found = judge((sides[0], sides[0]), (sides[1], sides[1]), Bar())
     note_judgement(open_lane(Rollout.objects.get(pk=rollout_id)), found)
     world.rollouts.append(rollout_id)

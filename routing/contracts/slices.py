@@ -40,13 +40,16 @@ class ReplicaDelta(msgspec.Struct, frozen=True, omit_defaults=True):
 
     A try counts also when the request was then served elsewhere, so that a retry hides no broken
     replica. What is the caller's own fault, a cancelled call and a full engine's refusal are no
-    outcome. `ttft_s` is from sending the try to its first output, of streams.
+    outcome. Times are from sending the try to its first output, of streams: by the octave of the
+    prompt's estimated tokens (`telemetry.stats.tries`); `ttft_s` is where gateways of an earlier
+    version put all of them.
     """
 
     replica_id: str
     requests: int = 0
     failed: int = 0
     ttft_s: Bins = []
+    ttft_by_octave_s: dict[int, Bins] = {}
 
 
 class SliceFrame(msgspec.Struct, frozen=True):

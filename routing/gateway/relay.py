@@ -220,7 +220,11 @@ class Relay:
             exchange.first_token_s = now_s
             ttft_s = now_s - exchange.arrived_s
             self._walk.stats.first_token(self._slice, ttft_s)
-            self._walk.stats.try_answered(self.endpoint.candidate.id, now_s - self._started_s)
+            self._walk.stats.try_answered(
+                self.endpoint.candidate.id,
+                now_s - self._started_s,
+                self.exchange.estimate.amounts.input_tokens,
+            )
         if not self.tokens:
             self._first_s = now_s
         self._last_s = now_s

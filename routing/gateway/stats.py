@@ -12,6 +12,7 @@ from routing.contracts.slices import ReplicaDelta, SliceDelta, SliceFrame
 from routing.contracts.snapshot import Snapshot
 from routing.contracts.usage import UsageEvent
 from telemetry.stats.sketch import index_of
+from telemetry.stats.tries import octave_of
 
 MAX_SLICES = 20_000  # rows a frame may have; above it tenants share the row `other`
 MAX_TENANT_LABELS = 200
@@ -53,11 +54,11 @@ class Slice:
 class Tries:
     """What tries on one replica came to since the last frame."""
 
-    __slots__ = ("failed", "requests", "ttft_s")
+    __slots__ = ("failed", "requests", "ttft_by_octave_s")
 
     def __init__(self) -> None:
         self.requests = self.failed = 0
-        self.ttft_s: dict[int, int] = {}
+        self.ttft_by_octave_s: dict[int, dict[int, int]] = {}
 
 
 class Histogram:
@@ -175,9 +176,10 @@ class Stats:
         tries.requests += 1
         tries.failed += has_failed
 
-    def try_answered(self, replica_id: str, seconds: float) -> None:
-        """Count the time from sending a try to its first output."""
-        bump(self._tries_of(replica_id).ttft_s, seconds)
+    def try_answered(self, replica_id: str, seconds: float, input_tokens: int) -> None:
+        """Count the time from sending a try to its first output, by the size of its prompt."""
+        by_octave = self._tries_of(replica_id).ttft_by_octave_s
+        bump(by_octave.setdefault(octave_of(input_tokens), {}), seconds)
 
     def _tries_of(self, replica_id: str) -> Tries:
         tries = self._tries.get(replica_id)
@@ -208,7 +210,14 @@ class Stats:
         self._seq += 1
         rows = [_delta(name, row) for name, row in slices.items()]
         replicas = [
-            ReplicaDelta(name, one.requests, one.failed, list(one.ttft_s.items()))
+            ReplicaDelta(
+                name,
+                one.requests,
+                one.failed,
+                ttft_by_octave_s={
+                    octave: list(bins.items()) for octave, bins in one.ttft_by_octave_s.items()
+                },
+            )
             for name, one in tries.items()
         ]
         return SliceFrame(gateway_id, incarnation, self._seq, at_ms, rows, replicas)

@@ -22,6 +22,7 @@ from telemetry.stats.figures import SPEND_MINUTES, WINDOW_S, Spend, Trailing
 from telemetry.stats.tries import (
     KEPT_S,
     SPAN_MS,
+    UNSIZED,
     Tries,
     decode_tries,
     encode_tries,
@@ -224,9 +225,11 @@ async def _merge_tries(pipe: Pipeline, frames: list[SliceFrame]) -> dict[int, di
     for frame in frames:
         for delta in frame.replicas:
             found = merged.setdefault(frame.at_ms // SPAN_MS, {})
-            found.setdefault(delta.replica_id, Tries()).add(
-                delta.requests, delta.failed, delta.ttft_s
-            )
+            sums = found.setdefault(delta.replica_id, Tries())
+            sums.add(delta.requests, delta.failed)
+            for octave, bins in {UNSIZED: delta.ttft_s, **delta.ttft_by_octave_s}.items():
+                if bins:
+                    sums.add_times(octave, bins)
     for span, by_replica in merged.items():
         names = sorted(by_replica)
         values = await pipe.hmget(keys.replica_span(span), names)

@@ -9,6 +9,7 @@ import msgspec
 from redis.exceptions import RedisError
 
 from console.web.store import store
+from routing.decision.filters import SLOW_START_S
 from routing.store import keys
 from routing.store.state import read_gateway_statuses
 from telemetry.stats.sketch import SketchError
@@ -46,6 +47,19 @@ def tries_of(replicas: Collection[str], *, since_ms: int, until_ms: int) -> dict
             except (msgspec.MsgspecError, SketchError):
                 logger.warning("unreadable sums of replica %s left out", name)
     return found
+
+
+def slow_start_s() -> float:
+    """How long a replica's slow start lasts: the shortest that a living gateway goes by.
+
+    Gateways differ only while they take a new policy over. The default while nobody says.
+    """
+    try:
+        statuses = read_gateway_statuses(store(), time.time_ns() // 1_000_000)
+    except RedisError as error:
+        logger.info("gateways' slow start not read, the store is away: %s", error)
+        return SLOW_START_S
+    return min((status.slow_start_s for status in statuses), default=SLOW_START_S)
 
 
 def ejected(replicas: Collection[str]) -> dict[str, str]:

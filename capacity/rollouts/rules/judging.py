@@ -2,17 +2,26 @@
 
 Errors are judged over the whole time since it takes work, and all the time: a replica that fails is
 taken back at once. Times to first output are judged once, at the end, over the second half of its
-slow start: its first requests find empty caches. Both tests leave a margin and want confidence,
-99.9 % of the many looks at errors and 99 % of the one at times (`telemetry.stats.compare`), so that
-chance turns hardly any rollout back.
+slow start: its first requests find empty caches. They are compared within octaves of prompt size,
+so that a replica that happened to get long prompts is not blamed for them. Both tests leave a
+margin and want confidence, 99.9 % of the many looks at errors and 99 % of the one at times
+(`telemetry.stats.compare`), so that chance turns hardly any rollout back.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from telemetry.stats.compare import Z_99, Z_999, least_share, slower_z
+from telemetry.stats.compare import (
+    Z_99,
+    Z_999,
+    comparable,
+    least_share,
+    like_ratio,
+    slower_z,
+)
 from telemetry.stats.sketch import count_of, quantile
 from telemetry.stats.tries import Tries
 
@@ -22,6 +31,7 @@ DEFAULT_TTFT_RATIO: Final = 1.25
 DEFAULT_ERROR_EXCESS_RATIO: Final = 0.02
 MOST_REQUESTS: Final = 10_000
 MOST_TTFT_RATIO: Final = 10.0
+LEAST_LIKE_RATIO: Final = 0.5  # of the needed first outputs, those whose prompts both sides had
 LEAST_FAILED: Final = 5  # fewer failures say nothing yet, whatever their share
 
 
@@ -107,11 +117,12 @@ def judge(
         return Judgement(Finding.FAILING, words, *sides)
     if words := _too_few(new, old, bar):
         return Judgement(Finding.TOO_FEW, words, *sides)
-    z = slower_z(new[1].ttft_s, old[1].ttft_s, bar.ttft_ratio)
+    z = slower_z(new[1].ttft_by_octave_s, old[1].ttft_by_octave_s, bar.ttft_ratio)
+    like = like_ratio(new[1].ttft_by_octave_s, old[1].ttft_by_octave_s)
     if z is not None and z > Z_99:
-        words = f"{_ttft_words(*sides)}: above the {bar.ttft_ratio:g} times that are allowed"
+        words = f"{_ttft_words(*sides, like)}: above the {bar.ttft_ratio:g} times that are allowed"
         return Judgement(Finding.SLOWER, words, *sides)
-    words = f"{_error_words(*sides)}; {_ttft_words(*sides)}"
+    words = f"{_error_words(*sides)}; {_ttft_words(*sides, like)}"
     return Judgement(Finding.FIT, words, *sides)
 
 
@@ -119,12 +130,17 @@ def _too_few(new: tuple[Tries, Tries], old: tuple[Tries, Tries], bar: Bar) -> st
     """What is missing. Where calls are streamed, as many first outputs are needed as requests."""
     ours, theirs = new[0].requests, old[0].requests
     words = "{} requests reached it and {} the old ones"
-    if min(ours, theirs) >= bar.requests and new[0].ttft_s and old[0].ttft_s:
+    needed = bar.requests
+    if min(ours, theirs) >= needed and new[0].ttft_s and old[0].ttft_s:
         ours, theirs = count_of(new[1].ttft_s), count_of(old[1].ttft_s)
         words = "{} first outputs came from it and {} from the old ones of late"
-    if min(ours, theirs) >= bar.requests:
+        if min(ours, theirs) >= needed:
+            ours, theirs = comparable(new[1].ttft_by_octave_s, old[1].ttft_by_octave_s)
+            words = "{} first outputs of it and {} of the old ones had prompts of like size"
+            needed = math.ceil(needed * LEAST_LIKE_RATIO)
+    if min(ours, theirs) >= needed:
         return ""
-    return f"{words.format(ours, theirs)}, {bar.requests} of each are needed"
+    return f"{words.format(ours, theirs)}, {needed} of each are needed"
 
 
 def _failing(new: Side, old: Side, bar: Bar) -> str:
@@ -148,14 +164,18 @@ def _share(side: Side) -> str:
     return "—" if side.error_ratio is None else f"{side.error_ratio:.1%}"
 
 
-def _ttft_words(new: Side, old: Side) -> str:
+def _ttft_words(new: Side, old: Side, like: float | None) -> str:
     if new.ttft_p50_s is None or old.ttft_p50_s is None:
         return "no times to first output to compare"
     times = new.ttft_p50_s / old.ttft_p50_s
     return (
         f"its TTFT p50 is {new.ttft_p50_s * 1000:.0f} ms, the old ones' "
-        f"{old.ttft_p50_s * 1000:.0f} ms ({times:.1f} times)"
+        f"{old.ttft_p50_s * 1000:.0f} ms ({times:.1f} times{_like_words(like)})"
     )
+
+
+def _like_words(like: float | None) -> str:
+    return "" if like is None else f", {like:.1f} times for prompts of like size"
 
 
 def _side(whole: Tries, late: Tries) -> Side:

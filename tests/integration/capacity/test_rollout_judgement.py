@@ -39,7 +39,7 @@ def tried(store: Any, **by_replica: tuple[int, int, float]) -> None:
     """What the collector has counted of late: (requests, failed, TTFT in seconds)."""
     span = int(timezone.now().timestamp() * 1000) // SPAN_MS - 1
     for name, (requests, failed, ttft_s) in by_replica.items():
-        found = Tries(requests, failed, {index_of(ttft_s): requests - failed})
+        found = Tries(requests, failed, {9: {index_of(ttft_s): requests - failed}})
         store.hset(keys.replica_span(span), name.replace("_", "-"), encode_tries(found))
 
 

@@ -16,7 +16,7 @@ from routing.store import keys
 from telemetry.collector.fold import fold
 from telemetry.replicas.selectors import tries_of
 from telemetry.stats.sketch import index_of
-from telemetry.stats.tries import KEPT_S, LOOK_BACK_S, SPAN_MS, spans_of
+from telemetry.stats.tries import KEPT_S, LOOK_BACK_S, SPAN_MS, UNSIZED, octave_of, spans_of
 from tests import factories
 from tests.collecting import FakeGateway
 from tests.factories import World
@@ -41,12 +41,15 @@ def test_each_report_counts_once_over_gateways_and_replays(store: Any) -> None:
     one.report(at_ms=at_ms, times=3, replicas=seen)
     other.report(at_ms=at_ms, replicas=seen)
     folded()
-    one.report(at_ms=at_ms, replicas=(ReplicaDelta("p-0", 2),))
+    sized = ReplicaDelta("p-0", 2, ttft_by_octave_s={octave_of(1500): [(BIN, 1)]})
+    one.report(at_ms=at_ms, replicas=(sized,))
     folded()
     folded()
     found = tries_of(["p-0", "p-1", "p-9"], since_ms=now_ms - 60_000, until_ms=now_ms)
     assert found is not None
-    assert (found["p-0"].requests, found["p-0"].failed, found["p-0"].ttft_s) == (8, 2, {BIN: 4})
+    assert (found["p-0"].requests, found["p-0"].failed, found["p-0"].ttft_s) == (8, 2, {BIN: 5})
+    # those of gateways from before sizes were told stand apart
+    assert found["p-0"].ttft_by_octave_s == {UNSIZED: {BIN: 4}, 11: {BIN: 1}}
     assert (found["p-1"].requests, found["p-9"].requests) == (10, 0)
     assert 0 < store.ttl(keys.replica_span(at_ms // SPAN_MS)) <= KEPT_S
 

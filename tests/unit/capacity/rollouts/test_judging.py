@@ -6,11 +6,14 @@ import random
 import pytest
 
 from capacity.rollouts.rules.judging import Bar, Finding, judge, summed
-from telemetry.stats.compare import Z_99, Z_999, least_share, slower_z
-from telemetry.stats.sketch import index_of
+from telemetry.stats.compare import Z_99, Z_999, comparable, least_share, like_ratio, slower_z
+from telemetry.stats.sketch import GAMMA, index_of
 from telemetry.stats.tries import Tries
 
 LOG_SD = 0.6  # of times to first output
+
+
+OCTAVE = 10  # of a prompt of 512 to 1,023 tokens
 
 
 def tries(
@@ -19,7 +22,18 @@ def tries(
     found, chance = Tries(requests, failed), random.Random(seed)
     for _ in range(requests - failed if streams is None else streams):
         bin_ = index_of(math.exp(chance.gauss(math.log(median_s), LOG_SD)))
-        found.ttft_s[bin_] = found.ttft_s.get(bin_, 0) + 1
+        found.add_times(OCTAVE, [(bin_, 1)])
+    return found
+
+
+def mixed(shares: dict[int, int], slower: float = 1.0, seed: int = 1) -> Tries:
+    """So many streams of each octave, whose time grows with the prompt: 1 ms for each 8 tokens."""
+    found, chance = Tries(sum(shares.values())), random.Random(seed)
+    for octave, count in shares.items():
+        for _ in range(count):
+            median_s = slower * 0.02 + slower * 2**octave / 8000
+            seconds = math.exp(chance.gauss(math.log(median_s), LOG_SD / 2))
+            found.add_times(octave, [(index_of(seconds), 1)])
     return found
 
 
@@ -73,6 +87,37 @@ def test_one_that_gateways_gave_up_on_fails_however_few_of_its_requests_did() ->
     assert found.words.startswith("gateways stopped sending it work, it is failing: it failed 5 of")
 
 
+LONG, SHORT = {13: 120, 8: 30}, {13: 60, 8: 400}
+
+
+def test_one_that_got_the_long_prompts_is_not_blamed_for_them() -> None:
+    found = [
+        judge((mixed(LONG, seed=at),) * 2, (mixed(SHORT, seed=at + 500),) * 2, Bar())
+        for at in range(60)
+    ]
+    assert sum(one.finding is Finding.SLOWER for one in found) <= 2
+    assert all(one.new.ttft_p50_s > 2 * one.old.ttft_p50_s for one in found)  # of all sizes
+    assert "times for prompts of like size" in found[0].words
+
+
+def test_a_slower_one_is_found_behind_the_short_prompts_that_it_got() -> None:
+    found = [
+        judge((mixed(SHORT, 2.0, seed=at),) * 2, (mixed(LONG, seed=at + 500),) * 2, Bar())
+        for at in range(60)
+    ]
+    assert sum(one.finding is Finding.SLOWER for one in found) >= 58
+    assert all(one.new.ttft_p50_s < one.old.ttft_p50_s for one in found)
+
+
+def test_prompts_of_unlike_sizes_alone_are_too_few_to_judge() -> None:
+    found = judge((mixed({13: 100}),) * 2, (mixed({8: 400, 13: 3}),) * 2, Bar())
+    assert found.finding is Finding.TOO_FEW
+    assert found.words == (
+        "100 first outputs of it and 3 of the old ones had prompts of like size, 25 of each are"
+        " needed"
+    )
+
+
 def test_words_hold_both_sides_figures() -> None:
     failing = judge((tries(20, 14),) * 2, (tries(40, 1),) * 2, Bar())
     assert "failed 14 of 20 requests (70.0%), the old ones 1 of 40 (2.5%)" in failing.words
@@ -107,16 +152,24 @@ def test_bounds_of_the_tests() -> None:
     assert least_share(0, 0, Z_99) == least_share(0, 50, Z_99) == 0.0
     assert 0.09 < least_share(5, 20, Z_99) < 0.10  # Wilson by hand: 0.0934
     assert least_share(5, 20, Z_999) < least_share(5, 20, Z_99)
-    assert slower_z({}, {1: 3}, 1.0) is None
-    assert slower_z({5: 10}, {5: 10}, 1.0) == 0.0  # all tied: no order at all
-    assert slower_z({9: 10}, {5: 10}, 1.0) == pytest.approx(4.359, abs=0.01)  # all above, tied
+    assert slower_z({}, {4: {1: 3}}, 1.0) is None
+    assert slower_z({4: {5: 10}}, {4: {5: 10}}, 1.0) == 0.0  # all tied: no order at all
+    assert slower_z({4: {9: 10}}, {4: {5: 10}}, 1.0) == pytest.approx(
+        4.359, abs=0.01
+    )  # all above, tied
     one, other = (
-        slower_z({9: 3, 5: 4}, {5: 6, 7: 2}, 1.0),
-        slower_z({5: 6, 7: 2}, {9: 3, 5: 4}, 1.0),
+        slower_z({4: {9: 3, 5: 4}}, {4: {5: 6, 7: 2}}, 1.0),
+        slower_z({4: {5: 6, 7: 2}}, {4: {9: 3, 5: 4}}, 1.0),
     )
     assert one is not None
     assert other is not None
     assert one == pytest.approx(-other)
+    strata = slower_z({4: {9: 10}, 5: {9: 10}}, {4: {5: 10}, 5: {5: 10}}, 1.0)
+    assert strata == pytest.approx(4.359 * math.sqrt(2), abs=0.02)  # two strata that say the same
+    assert slower_z({4: {9: 10}}, {5: {5: 10}}, 1.0) is None  # nothing alike
+    assert like_ratio({4: {9: 10}}, {5: {5: 10}}) is None
+    assert like_ratio({4: {9: 10}}, {4: {5: 10}}) == pytest.approx(GAMMA**4)
+    assert comparable({4: {9: 10}, 6: {1: 3}}, {4: {5: 7}, 5: {5: 2}}) == (10, 7)
 
 
 def test_sums_of_several_replicas_are_one() -> None:
