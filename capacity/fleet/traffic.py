@@ -8,7 +8,7 @@ from typing import Final
 from capacity.fleet.selectors import ReplicaRow
 from routing.contracts.enums import ReplicaLifecycle
 from routing.decision.slow_start import shares, weight_of
-from telemetry.replicas.selectors import tries_of
+from telemetry.replicas.selectors import slow_start_s, tries_of
 
 OVER_S: Final = 60
 
@@ -28,7 +28,7 @@ class Traffic:
 
 
 def traffic_of(replicas: Sequence[ReplicaRow], now: datetime) -> dict[str, Traffic]:
-    """By replica's name; one round trip to the store."""
+    """By replica's name; two round trips to the store."""
     now_ms = int(now.timestamp() * 1000)
     tries = tries_of(
         [one.name for one in replicas], since_ms=now_ms - OVER_S * 1000, until_ms=now_ms
@@ -36,7 +36,8 @@ def traffic_of(replicas: Sequence[ReplicaRow], now: datetime) -> dict[str, Traff
     counted = {name: one.requests for name, one in (tries or {}).items()}
     total = sum(counted.values())
     ready = [one for one in replicas if one.lifecycle == ReplicaLifecycle.READY]
-    weights = [weight_of((now - one.since).total_seconds()) for one in ready]
+    lasts_s = slow_start_s()
+    weights = [weight_of((now - one.since).total_seconds(), lasts_s) for one in ready]
     most = dict(zip((one.name for one in ready), shares(weights), strict=True))
     young = {one.name for one, weight in zip(ready, weights, strict=True) if weight < 1}
     return {

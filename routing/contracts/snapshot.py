@@ -234,6 +234,7 @@ class PolicyEntry(msgspec.Struct, frozen=True):
     outage: OutagePolicy
     stale_after_s: float = 3.0
     hooks: tuple[HookUse, ...] = ()
+    slow_start_s: float = 60.0
     workflows: dict[str, TaskCaps] = {}
 
     def caps_of(self, task_kind: str) -> TaskCaps | None:

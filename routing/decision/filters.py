@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from routing.contracts.enums import ReplicaHealth
 from routing.decision.breaker import Breaker, Phase
 
 if TYPE_CHECKING:
     from routing.decision.affinity import Affinity
+
+
+SLOW_START_S: Final = 60.0  # where the policy does not say
 
 
 class Why(StrEnum):
@@ -75,6 +78,7 @@ class Need:
     """What the choice must satisfy; built once an attempt and never changed (not frozen: the cost).
 
     `tried` are endpoints that this request already failed on; `affinity` its past, if it has one.
+    `slow_start_s` is the policy's.
     """
 
     request_id: str
@@ -84,6 +88,7 @@ class Need:
     stale_after_s: float = 3.0
     tried: tuple[str, ...] = ()
     affinity: "Affinity | None" = None
+    slow_start_s: float = SLOW_START_S
 
 
 class Load(NamedTuple):

@@ -8,7 +8,7 @@ from routing.decision.breaker import Phase
 from routing.decision.draw import draw
 from routing.decision.filters import Candidate, Load, Need, Why, load_of, why_not
 from routing.decision.scorers import Terms, terms_of
-from routing.decision.slow_start import SLOW_START_S, turn
+from routing.decision.slow_start import turn
 
 EJECT_MAX_RATIO = 0.34  # share of a pool that breakers may keep away, at least one replica
 Score = Callable[[Candidate, Load, Need, float], Terms]
@@ -71,7 +71,7 @@ def select(
         able = able or [one for one in looked if one.why in _LAST_RESORT]
         return _pick((able, looked), need, now_s, score) if able else None
     young_id = ""
-    young_s = now_s - SLOW_START_S
+    young_s = now_s - need.slow_start_s
     if len(able) > 1 and any(one.candidate.ready_at_s > young_s for one in able):
         closed, young_id = turn([(one.candidate, one.weight) for one in able], need, now_s)
         able = [one for one in able if one.candidate.id not in closed]

@@ -1,6 +1,7 @@
 """Slow start: a new or recovered endpoint gets a share of the work that rises with its age.
 
-Its weight is `max(0.1, age / 60 s)` of a full endpoint's. By a draw from the request's id it is
+Its weight is `max(0.1, age / slow_start_s)` of a full endpoint's (the policy's `slow_start_s`, 60 s
+unless it says otherwise; 0 switches it off). By a draw from the request's id it is
 open to `weight / sum of weights` of all requests and closed to the others, so its share never
 passes that, whatever the load; of those it takes each that nobody else would serve sooner. The
 tokens that it may hold rise likewise. The ids that are open to it only become more as it ages.
@@ -13,9 +14,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from routing.decision.draw import draw
-from routing.decision.filters import Candidate, Need
+from routing.decision.filters import SLOW_START_S, Candidate, Need
 
-SLOW_START_S: Final = 60.0
 LEAST_WEIGHT: Final = 0.1
 EVEN_RATIO: Final = 0.75  # of the oldest one's weight: those of one start differ by seconds
 
@@ -27,9 +27,11 @@ class Turn(NamedTuple):
     young_id: str = ""
 
 
-def weight_of(age_s: float) -> float:
+def weight_of(age_s: float, slow_start_s: float = SLOW_START_S) -> float:
     """Share of a full endpoint's work that one of this age may get."""
-    return min(1.0, max(LEAST_WEIGHT, age_s / SLOW_START_S))
+    if slow_start_s <= 0:
+        return 1.0
+    return min(1.0, max(LEAST_WEIGHT, age_s / slow_start_s))
 
 
 def shares(weights: Sequence[float]) -> list[float]:
@@ -40,7 +42,7 @@ def shares(weights: Sequence[float]) -> list[float]:
 
 def turn(able: Sequence[tuple[Candidate, float]], need: Need, now_s: float) -> Turn:
     """Whose turn this request is; each endpoint comes with its target's weight."""
-    grown = [weight_of(now_s - candidate.ready_at_s) for candidate, _ in able]
+    grown = [weight_of(now_s - candidate.ready_at_s, need.slow_start_s) for candidate, _ in able]
     full = max(grown, default=1.0) * EVEN_RATIO
     parts = shares([ratio * weight for ratio, (_, weight) in zip(grown, able, strict=True)])
     drawn = draw(need.request_id, need.attempt, "slow start")

@@ -16,6 +16,7 @@ from routing.contracts.process import GatewayStatus, decode_gateway_status, enco
 from routing.contracts.reach import reach_of
 from routing.contracts.slices import encode_frame
 from routing.contracts.snapshot import Snapshot
+from routing.decision.filters import SLOW_START_S
 from routing.gateway.account import Accountant
 from routing.gateway.adapters import AdapterWatch
 from routing.gateway.calibration import SHARE_EVERY_S
@@ -296,6 +297,7 @@ class Gateway:
             store_away_max_s=walk.snapshot.policy.outage.max_s if walk else None,
             overrides=self.overrides.version,
             hooks=self.hooks.reports(time.monotonic()),
+            slow_start_s=walk.snapshot.policy.slow_start_s if walk else SLOW_START_S,
         )
 
     def status_page(self) -> bytes:

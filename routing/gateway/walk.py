@@ -297,6 +297,7 @@ class Walk:
             exchange.snapshot.policy.stale_after_s,
             exchange.tried,
             affinity_of(exchange, groups, self.fleet),
+            exchange.snapshot.policy.slow_start_s,
         )
         choice = select(groups, need, time.monotonic())
         endpoint = self.fleet.endpoints.get(choice.candidate.id) if choice is not None else None

@@ -49,6 +49,20 @@ def test_weight_is_a_tenth_then_its_part_of_a_minute() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("slow_start_s", "expected"), [(0.0, 0.5), (30.0, 0.5), (60.0, 1 / 3), (600.0, 0.1 / 1.1)]
+)
+def test_the_policy_says_how_long_it_lasts(slow_start_s: float, expected: float) -> None:
+    members = [endpoint("old", 900.0), endpoint("young", 30.0)]
+    found = 0
+    for request in range(REQUESTS):
+        need = Need(f"r{request}", 200, 300, slow_start_s=slow_start_s)
+        choice = select([Group(1, 1.0, members)], need, NOW_S)
+        assert choice is not None
+        found += choice.candidate.id == "young"
+    assert found / REQUESTS == pytest.approx(expected, abs=noise(expected))
+
+
 @given(AGES, st.lists(st.integers(0, 40), min_size=1, max_size=4), st.integers(0, 40))
 def test_share_never_passes_its_weight_whatever_the_load(
     age_s: float, loads: list[int], own: int

@@ -139,6 +139,7 @@ def _policy(document: Document, version: int, digest: str) -> PolicyEntry:
             max_s=float(document.outage.max_s),
         ),
         stale_after_s=float(document.routing.stale_after_s),
+        slow_start_s=float(document.routing.slow_start_s),
         hooks=tuple(_hook(rule) for rule in document.hooks),
         workflows=_workflows(document),
     )

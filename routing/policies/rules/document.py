@@ -10,6 +10,7 @@ import json
 import msgspec
 
 from routing.contracts.enums import WorkClass
+from routing.decision.filters import SLOW_START_S
 
 SCHEMA_VERSION = 1
 FLOOR_RATIO = 0.05
@@ -114,6 +115,7 @@ class RoutingRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """How replicas are chosen."""
 
     stale_after_s: float
+    slow_start_s: float = SLOW_START_S  # not written out where it is the default, as `UNSAID`
     note: str = ""
 
 

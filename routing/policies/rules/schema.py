@@ -14,6 +14,7 @@ from routing.contracts.enums import WorkClass
 from routing.contracts.hooks import MAX_DEADLINE_MS, MAX_USES, HookPoint
 from routing.contracts.snapshot import MAX_TASK_S
 from routing.decision.workflow import MAX_REPEATS
+from routing.decision.filters import SLOW_START_S
 from routing.policies.rules.document import FLOOR_RATIO, SCHEMA_VERSION
 
 MAX_FINDINGS = 100  # a document that is wrong everywhere is not a policy; a person reads this
@@ -172,6 +173,9 @@ _FAILURES = Group(
         "on_stream_loss": (Choice(("error", "continue")), "error"),
     }
 )
+_ROUTING = Group(
+    {"stale_after_s": (Number(1, 30), 3.0), "slow_start_s": (Number(0, 600), SLOW_START_S)}
+)
 _OUTAGE = Group(
     {
         "store_away": (Choice(("degraded", "closed")), "degraded"),
@@ -206,7 +210,7 @@ SCHEMA = Group(
         "models": (Named(_MODEL, MODEL_NAME, MAX_MODELS, least=1), _REQUIRED),
         "classes": (_CLASSES, {}),
         "admission": (_ADMISSION, {}),
-        "routing": (Group({"stale_after_s": (Number(1, 30), 3.0)}), {}),
+        "routing": (_ROUTING, {}),
         "failures": (_FAILURES, {}),
         "outage": (_OUTAGE, {}),
         "hooks": (Listed(_HOOK, MAX_USES), []),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from routing.contracts.snapshot import DEFAULT_KIND
+from routing.decision.filters import SLOW_START_S
 from routing.policies.rules.document import UNSAID, Document, to_plain
 from routing.policies.rules.hooks import flat_hooks, hook_changes
 
@@ -255,6 +256,10 @@ _PLAIN: dict[str, Callable[[object, object], str]] = {
         f"Input is counted at {_bytes(new)} a token (was {_bytes(old)})."
     ),
     "routing.stale_after_s": _said("A replica silent for {new} s gets no work"),
+    "routing.slow_start_s": lambda old, new: (
+        f"A new replica gets its full share after {_value(_or(new, SLOW_START_S))} s"
+        f" (was {_value(_or(old, SLOW_START_S))})."
+    ),
     "failures.attempts": _said("A request is sent at most {new} times in all"),
     "failures.retry_budget.per_success": _said("Each success earns {new} of a resend"),
     "failures.retry_budget.burst": _said("At most {new} resends are saved up"),
@@ -318,6 +323,10 @@ _CAPS = {
 
 def _amount(value: object) -> object:
     return float(value) if isinstance(value, str) else value
+
+
+def _or(value: object, unsaid: object) -> object:
+    return unsaid if value is None else value
 
 
 # -- values ---------------------------------------------------------------------------------------

@@ -127,6 +127,7 @@ CHANGES = [
     ("admission/caps/choices", 1),
     ("admission/estimate/bytes_per_token", 3),
     ("routing/stale_after_s", 4),
+    ("routing/slow_start_s", 120),
     ("failures/attempts", 3),
     ("failures/retry_budget/per_success", 0.2),
     ("failures/retry_budget/burst", 1),

@@ -119,6 +119,11 @@ TARGETS = "models__llama-70b__targets"
             False,
         ),
         (
+            {"routing__slow_start_s": 0},
+            "A new replica gets its full share after 0 s (was 60).",
+            False,
+        ),
+        (
             {"failures__on_stream_loss": "continue"},
             "A lost stream goes on elsewhere from the text sent (was: ends with an error).",
             False,
