@@ -84,7 +84,7 @@ class ImportForm(ServiceForm):
 def inventory(request: HttpRequest) -> HttpResponseBase:
     """One table of the inventory, by tabs."""
     require(request.user, Permission.VIEW_ALL)
-    kind = kind_named(choice(request, "kind", tuple(TABLES), "node"))
+    kind = kind_named(choice(request, "kind", tuple(TABLES), "pool"))
     rows = table_page(kind.name, after=request.GET.get("after"))
     columns = [
         number(_words(column.name)) if _is_number(column.cell) else Column(_words(column.name))

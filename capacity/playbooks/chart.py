@@ -1,6 +1,7 @@
 """The signal of a run over time as inline SVG, with the levels of its steps."""
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from itertools import groupby
 
 from django.utils.html import format_html, format_html_join
@@ -52,15 +53,26 @@ def timeline(detail: RunDetail) -> SafeString:
         f"{detail.unit} over {span_s:.0f} s, {len(detail.acts)} acts."
     )
     return format_html(
+        '<figure class="plot"><span class="axis small muted"><span>{} {}</span></span>'
         '<svg class="timeline" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
-        'aria-label="{}">{}{}{}</svg>',
+        'aria-label="{}">{}{}{}</svg>'
+        '<span class="axis small muted"><span>0</span>{}</span></figure>',
+        f"{top:.3g}",
+        detail.unit,
         WIDTH,
         HEIGHT,
         sentence,
         lines,
         marked,
         drawn,
+        format_html_join(
+            "", "<span>{} UTC</span>", ((_clock(first + span_s * at / 2),) for at in range(3))
+        ),
     )
+
+
+def _clock(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, tz=UTC).strftime("%H:%M:%S")
 
 
 def _runs(

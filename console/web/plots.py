@@ -17,6 +17,7 @@ WIDTH, HEIGHT = 720, 220
 NARROW = 380  # of a second drawing for narrow windows: scaled down, text would be too small
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 10, 24
 _TICKS = 4
+_DOT = 4.0  # half of the line that a single value becomes
 _LABEL_ROOM = 100  # along x a label: closer ones would touch
 _CHAR = 6.7  # width of a label's character, about
 POINTS_MAX = 1500
@@ -128,7 +129,11 @@ def draw(chart: Chart, width: float = WIDTH, height: float = HEIGHT) -> Drawing:
         paths.append(Path(((_LEFT, y), (width - _RIGHT, y)), 5, is_dashed=True))
     for series, line in enumerate(chart.lines):
         paths += [
-            Path(tuple((x_of(at), y_of(value)) for at, value in run), series, line.is_dashed)
+            Path(
+                _seen([(x_of(at), y_of(value)) for at, value in run], width),
+                series,
+                line.is_dashed and len(run) > 1,
+            )
             for run in _runs(line.values)
         ]
     return Drawing(width, height, rules, tuple(paths), tuple(labels))
@@ -253,12 +258,20 @@ def _all_values(chart: Chart) -> Iterator[float | None]:
 
 
 def _runs(values: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
-    """Stretches of known values with their steps; a single one becomes a short line."""
+    """Stretches of known values with their steps."""
     placed = list(enumerate(values))
     for is_known, run in groupby(placed, key=lambda pair: pair[1] is not None):
         if is_known:
-            found = [(at, value) for at, value in run if value is not None]
-            yield found if len(found) > 1 else found * 2
+            yield [(at, value) for at, value in run if value is not None]
+
+
+def _seen(points: list[tuple[float, float]], width: float) -> tuple[tuple[float, float], ...]:
+    """The points of a line; of a single one a short line around it, inside the drawing."""
+    if len(points) > 1:
+        return tuple(points)
+    (x, y) = points[0]
+    x = min(x, width - _RIGHT - _DOT)
+    return ((x - _DOT, y), (x + _DOT, y))
 
 
 def _areas(span: Span, x_of: Callable[[int], float], y_of: Callable[[float], float]) -> list[Path]:

@@ -2,6 +2,7 @@
 // Roles are stated because a table that is laid out otherwise loses them; live tables stay as they are.
 
 const FITTING_COLUMNS = 4; // so few fit a phone as they are
+const LONG_CHARS = 36; // more takes a line of its own
 const SHOWN = ".scroll > table:not([data-live])";
 
 function labelRow(row, names) {
@@ -11,6 +12,7 @@ function labelRow(row, names) {
     cell.setAttribute("role", cell.tagName === "TH" ? "rowheader" : "cell");
     if (names[at]) cell.dataset.label = names[at];
     if (!cell.childElementCount && !cell.textContent.trim()) cell.dataset.blank = "";
+    if (cell.textContent.trim().length > LONG_CHARS) cell.dataset.long = "";
     if (cell.colSpan > 1) cell.dataset.wide = "";
     at += cell.colSpan;
   }
