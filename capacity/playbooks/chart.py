@@ -53,10 +53,10 @@ def timeline(detail: RunDetail) -> SafeString:
         f"{detail.unit} over {span_s:.0f} s, {len(detail.acts)} acts."
     )
     return format_html(
-        '<figure class="plot"><span class="axis small muted"><span>{} {}</span></span>'
+        '<figure class="plot"><span class="axis small muted"><span>0 to {} {}</span></span>'
         '<svg class="timeline" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
         'aria-label="{}">{}{}{}</svg>'
-        '<span class="axis small muted"><span>0</span>{}</span></figure>',
+        '<span class="axis small muted">{}</span></figure>',
         f"{top:.3g}",
         detail.unit,
         WIDTH,

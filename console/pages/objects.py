@@ -70,7 +70,7 @@ def words_of(line: AuditLine, names: Names) -> str:
         kind, name = "price of", str(model)
     elif kind == "usage":
         kind = "request"
-    elif named := _fact(line, "slug") or _fact(line, "name"):
+    elif named := _fact(line, "slug") or _fact(line, "name") or _fact(line, "person"):
         name = str(named)[:NAME_CHARS]
     kind = kind.replace("_", " ")
     slug = names.tenants.get(line.tenant_id or 0, "")

@@ -10,7 +10,8 @@ from django.utils import timezone
 
 from capacity.fleet.selectors import fleet_page
 from console.accounts.selectors import Permission, require
-from console.pages.verdicts import verdict
+from console.pages.bill_answer import bill_answer
+from console.pages.verdicts import compared, verdict
 from console.web.htmx import render
 from console.web.keyset import MAX_LIMIT
 from console.web.live_state import pool_states
@@ -21,22 +22,21 @@ from tenants.directory.selectors import slugs_of
 from tenants.keys.labels import labels_of
 from tenants.ledger.bill import Mover, bill
 from tenants.ledger.filters import RANGES
-from tenants.ledger.slow import SlowReport, slow_report
+from tenants.ledger.slow import SlowReport
 
 WINDOWS = ("15m", "1h")
 BILL_RANGES = ("1h", "6h", "24h", "7d")
-APART = timedelta(hours=1)  # the same time of day and load shape, before it went wrong
 WAITING_SHOWN = 8  # replicas
 _SLOW_COLUMNS = (
     Column("Subject"),
-    number("Slow", "req", "Slower than the p99 of an hour before"),
+    number("Slow", "req", "Slower than the p99 of the window compared with"),
     number("Beyond 1 in 100", "req", "What would not be there had nothing changed"),
     number("TTFT p99 now", "ms"),
-    number("before", "ms", "TTFT p99 an hour before"),
+    number("before", "ms", "TTFT p99 of the window compared with"),
     number("Decode p99 now", "ms", "First token to end"),
-    number("before", "ms", "Decode p99 an hour before"),
+    number("before", "ms", "Decode p99 of the window compared with"),
     number("Prefix hit now", "%"),
-    number("before", "%", "Prefix hit an hour before"),
+    number("before", "%", "Prefix hit of the window compared with"),
     number("Requests"),
 )
 _WAIT_COLUMNS = (
@@ -62,11 +62,13 @@ def why_p99(request: HttpRequest) -> HttpResponseBase:
     """TTFT p99 of a window against an hour before: slice, phase, prefix hits, replica."""
     require(request.user, Permission.VIEW_ALL)
     name = choice(request, "window", WINDOWS, "15m")
-    report = slow_report(until=timezone.now(), length=RANGES[name][0], apart=APART)
+    length, words = RANGES[name]
+    report, against = compared(until=timezone.now(), length=length, words=words)
     names = _names(report)
     context = {
         "report": report,
-        "verdict": verdict(report, names),
+        "against": against,
+        "answer": verdict(report, names, against),
         "groups": [
             (
                 dimension,
@@ -112,7 +114,7 @@ def why_bill(request: HttpRequest) -> HttpResponseBase:
             for dimension, movers in found.movers.items()
             if movers
         ],
-        "largest": _largest(found.movers["tenant"], labels),
+        "answer": bill_answer(found, labels, RANGES[name][1]),
         "jain": jain_index(shares),
         "columns": _BILL_COLUMNS,
         "since": until - length,
@@ -133,14 +135,6 @@ def _minute(at: datetime) -> datetime:
 
 def _change(now: int, before: int) -> float | None:
     return (now - before) / before if before else None
-
-
-def _largest(
-    movers: tuple[Mover, ...], labels: dict[tuple[str, str], str]
-) -> tuple[str, Mover] | None:
-    if not movers or not movers[0].change_nanousd:
-        return None
-    return labels.get(("tenant", movers[0].subject), movers[0].subject), movers[0]
 
 
 def _names(report: SlowReport) -> dict[tuple[str, str], str]:

@@ -14,6 +14,7 @@ from console.web.htmx import render
 from console.web.tables import Column, number
 from console.web.views import choice, page
 from telemetry.economics import selectors, services
+from telemetry.economics.answer import carbon_answer
 from telemetry.economics.rules import PoolCarbon
 from telemetry.stats.carbon import EMBODIED_G, LIFESPAN_S
 from tenants.ledger.filters import RANGES
@@ -59,6 +60,7 @@ def carbon(request: HttpRequest) -> HttpResponseBase:
     name = choice(request, "range", RANGES, "24h")
     until = timezone.now()
     found = selectors.period(until - RANGES[name][0], until)
+    may_act = can(request.user, Permission.ACT)
     total = found.economics.footprint
     requests = sum(one.requests for one in found.tokens)
     tokens = sum(
@@ -67,6 +69,7 @@ def carbon(request: HttpRequest) -> HttpResponseBase:
     context = {
         "found": found,
         "economics": found.economics,
+        "answer": carbon_answer(found.economics, may_act=may_act),
         "total": total,
         "total_g": total.total_g if total else None,
         "request_g": total.total_g / requests if total and requests else None,
@@ -74,14 +77,12 @@ def carbon(request: HttpRequest) -> HttpResponseBase:
         "requests": requests,
         "rows": [_row(one, found.inputs) for one in found.economics.pools],
         "columns": _COLUMNS,
-        "unknown_gpu_h": found.economics.unknown_gpu_s / HOUR_S,
-        "gpu_h": found.economics.gpu_s / HOUR_S,
         "embodied_kg": EMBODIED_G / GRAMS_PER_KG,
         "lifespan_y": LIFESPAN_S / (365.25 * 24 * HOUR_S),
         "range": name,
         "range_words": RANGES[name][1],
         "ranges": [(key, words) for key, (_, words) in RANGES.items()],
-        "may_act": can(request.user, Permission.ACT),
+        "may_act": may_act,
     }
     return render(request, "telemetry/carbon.html", "content", context)
 

@@ -15,6 +15,7 @@ from routing.contracts.enums import TaskOutcome
 from tenants.directory.access import open_tenant
 from tenants.ledger.filters import RANGES
 from tenants.work import selectors
+from tenants.work.answer import work_answer
 from tenants.work.caps import standing_of, stopped_tasks, stops_of
 from tenants.work.rules import CapRow, cap_rows, cap_words, step_of
 
@@ -93,15 +94,18 @@ def tasks(request: HttpRequest) -> HttpResponseBase:
     until = timezone.now()
     since = until - RANGES[name][0]
     found = selectors.kinds(tenant_ids=seen, since=since, until=until, limit=KINDS_SHOWN)
+    loops = selectors.loops(tenant_ids=seen, since=since)
+    ended = selectors.outcomes(tenant_ids=seen, since=since, until=until)
     context = {
         **_listed(request, seen),
         "columns": (_COLUMNS[0], Column("Tenant"), *_COLUMNS[1:]),
         "kinds": [_kind(row) for row in found],
         "kind_columns": _KIND_COLUMNS,
-        "loops": selectors.loops(tenant_ids=seen, since=since),
+        "loops": loops,
         "loop_columns": _LOOP_COLUMNS,
         **_stopped(seen, since),
-        "ended": selectors.outcomes(tenant_ids=seen, since=since, until=until),
+        "ended": ended,
+        "answer": work_answer(ended, found, loops, area="", slug=""),
         "range": name,
         "range_words": RANGES[name][1],
         "ranges": [(key, words) for key, (_, words) in RANGES.items()],
@@ -119,13 +123,16 @@ def own_tasks(request: HttpRequest, slug: str) -> HttpResponseBase:
     seen = frozenset({tenant.id})
     until = timezone.now()
     since = until - RANGES["24h"][0]
+    loops = selectors.loops(tenant_ids=seen, since=since)
+    ended = selectors.outcomes(tenant_ids=seen, since=since, until=until)
     context = {
         **_listed(request, seen),
         "columns": _COLUMNS,
-        "loops": selectors.loops(tenant_ids=seen, since=since),
+        "loops": loops,
         "loop_columns": _LOOP_COLUMNS,
         **_stopped(seen, since),
-        "ended": selectors.outcomes(tenant_ids=seen, since=since, until=until),
+        "ended": ended,
+        "answer": work_answer(ended, (), loops, area="own_", slug=slug),
         "range_words": RANGES["24h"][1],
         "tenant": tenant,
         "list_url": reverse("own_tasks", kwargs={"slug": slug}),

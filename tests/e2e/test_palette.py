@@ -72,7 +72,7 @@ def test_without_scripts_the_link_is_a_page(visit, world):  # noqa: F811
     ana = visit("ana", java_script_enabled=False)
     ana.go("/")
     ana.page.get_by_role("link", name="Search").click()
-    ana.page.get_by_role("searchbox", name="Page, tenant").fill("acme")
+    ana.page.get_by_role("searchbox", name="What to open").fill("acme")
     ana.page.get_by_role("button", name="Search").click()
     ana.page.get_by_role("region", name="Tenants").get_by_role("link").click()
     ana.page.wait_for_url("**/tenants/acme/")

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from console.pages.verdicts import verdict
+from console.pages.verdicts import HOUR_BEFORE, compared, verdict
 from routing.contracts.ids import day_of, uuid7
 from tenants.ledger.bill import bill
 from tenants.ledger.slow import slow_report
@@ -76,7 +76,9 @@ def test_a_noisy_tenant_on_one_replica_is_named(world: World) -> None:
     assert report.now.hit_ratio == pytest.approx(100_000 / 1_100_000)
     names = {("tenant", str(world.tenants["globex"])): "globex"}
     found = verdict(report, names)
-    assert found.is_up is True
+    assert found.word == "up"
+    urls = {step.url for step in found.steps}
+    assert {"/tenants/globex/", "/fleet/", "/capacity/lab/", "/audit/"} <= urls
     words = " ".join(found.reasons)
     assert "Tenant globex has 100 %" in words
     assert "Replica r1" in words
@@ -88,11 +90,30 @@ def test_what_did_not_change_is_not_up_and_few_requests_are_unknown(world: World
     serve(world, "acme", 100, ago=APART, ttft_ms=200)
     serve(world, "acme", 29, ago=timedelta(), ttft_ms=900)
     found = verdict(slow_report(until=timezone.now(), length=LENGTH, apart=APART), {})
-    assert found.is_up is None
+    assert found.word == "unknown"
     assert "fewer than 30" in found.headline
     serve(world, "globex", 100, ago=timedelta(), ttft_ms=201)
     steady = slow_report(until=timezone.now(), length=timedelta(minutes=15), apart=APART)
     assert steady.now.count == 129
+
+
+def test_without_an_hour_before_a_nearer_window_is_compared_with(world: World) -> None:
+    def asked() -> tuple[int, int, str]:
+        report, against = compared(until=timezone.now(), length=LENGTH, words="15 min")
+        return report.now.count, report.before.count, against
+
+    serve(world, "acme", 25, ago=timedelta(), ttft_ms=900)
+    assert asked() == (25, 0, HOUR_BEFORE)  # too few to say anything
+    serve(world, "globex", 75, ago=timedelta(), ttft_ms=900)
+    assert asked() == (50, 50, "in the 5 min before the last 5")  # evenly over ten minutes
+    serve(world, "acme", 40, ago=timedelta(minutes=18), ttft_ms=300)
+    assert asked() == (100, 40, "in the 15 min before")
+    report, against = compared(until=timezone.now(), length=LENGTH, words="15 min")
+    found = verdict(report, {}, against)
+    assert found.headline == "P99 is up: TTFT p99 900 ms against 300 ms in the 15 min before."
+    assert "/capacity/forecast/" in {step.url for step in found.steps}  # the median rose too
+    serve(world, "acme", 40, ago=APART, ttft_ms=800)
+    assert asked() == (100, 40, HOUR_BEFORE)
 
 
 def test_a_window_reads_its_own_rows_only(world: World) -> None:
@@ -100,7 +121,7 @@ def test_a_window_reads_its_own_rows_only(world: World) -> None:
     serve(world, "acme", 40, ago=timedelta(), ttft_ms=100)
     report = slow_report(until=timezone.now(), length=LENGTH, apart=APART)
     assert (report.now.count, report.before.count) == (40, 0)
-    assert verdict(report, {}).is_up is None
+    assert verdict(report, {}).word == "unknown"
 
 
 def rollup(world: World, slug: str, at: datetime, **fields: Any) -> None:
