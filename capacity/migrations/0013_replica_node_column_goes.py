@@ -10,7 +10,7 @@ from django.db import migrations
 
 
 class Migration(migrations.Migration):
-    dependencies = [("capacity", "0011_providers_and_capabilities")]
+    dependencies = [("capacity", "0012_profiles")]
     operations = [
         migrations.RunSQL(
             "ALTER TABLE capacity_replica DROP COLUMN IF EXISTS node_id",
