@@ -32,6 +32,7 @@ from tenants.keys import pages as keys
 from tenants.ledger import pages as ledger
 from tenants.portal import pages as portal
 from tenants.portal import refusals as portal_refusals
+from tenants.portal import tenants as portal_tenants
 from tenants.portal import usage as portal_usage
 from tenants.prices import pages as prices
 from tenants.quotas import pages as quotas
@@ -144,7 +145,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
         policies.roll_back_policy,
         name="roll_back_policy",
     ),
-    path("tenants/", directory.tenants, name="tenants"),
+    path("tenants/", portal_tenants.tenants, name="tenants"),
     path("new-tenant/", directory.new_tenant, name="new_tenant"),
     path("tenants/<slug:slug>/", portal.tenant, ALL, name="tenant"),
     path("tenants/<slug:slug>/suspend/", directory.suspend, name="suspend_tenant"),

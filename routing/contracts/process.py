@@ -13,8 +13,8 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     `open_breakers` maps replica ids that it sends no work to, to why: `hung` or `failing`.
     `store_away_s` is how long it has admitted without the store (None: it has it), of the policy's
     `store_away_max_s`. `trouble` is one line about what it cannot do; empty when all is well.
-    `overrides` names the set of overrides that it obeys, `slow_start_s` is its policy's. `hooks` says
-    how those of its policy do.
+    `overrides` names the set of overrides that it obeys, `slow_start_s` is its policy's. `hooks`
+    says how those of its policy do.
     """
 
     gateway_id: str

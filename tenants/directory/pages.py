@@ -1,4 +1,4 @@
-"""Tenants: the list, a new one, suspending and restoring."""
+"""Tenants: a new one, suspending and restoring."""
 
 from zoneinfo import available_timezones
 
@@ -8,30 +8,17 @@ from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 
 from console.accounts.person import acting
-from console.accounts.selectors import Permission, can, require, visible_tenant_ids
-from console.errors import DomainError, NotFound
+from console.accounts.selectors import Permission, require
+from console.errors import DomainError
 from console.web.forms import ServiceForm, TypedConfirmation
 from console.web.htmx import render
-from console.web.keyset import DEFAULT_LIMIT, cut
-from console.web.tables import Column, pager
 from console.web.views import page
 from routing.contracts.enums import WorkClass
 from routing.contracts.snapshot import ALL_MODELS
 from tenants.directory.access import open_tenant
-from tenants.directory.selectors import TenantView, tenant_by_slug
-from tenants.directory.selectors import tenants as listed_tenants
 from tenants.directory.services import create_tenant, restore_tenant, suspend_tenant
 
 MAX_SLUG_CHARS = 63
-COLUMNS = (
-    Column("Tenant"),
-    Column("Name"),
-    Column("State"),
-    Column("Default class"),
-    Column("Models"),
-    Column("Time zone", meaning="Windows of its limits are cut in this zone"),
-    Column("Since"),
-)
 
 
 class TenantForm(ServiceForm):
@@ -64,24 +51,6 @@ class SuspendForm(TypedConfirmation):
     """Suspending asks for the slug and a reason."""
 
     reason = forms.CharField(max_length=400)
-
-
-@page("GET", query=("from", "after"))
-def tenants(request: HttpRequest) -> HttpResponseBase:
-    """Tenants by slug. `from` starts the list at a slug, so that one of many is found at once."""
-    require(request.user, Permission.VIEW_ALL)
-    start = request.GET.get("from", "").strip().lower()[:MAX_SLUG_CHARS]
-    after = request.GET.get("after", "")[:MAX_SLUG_CHARS]
-    rows = _listed(visible_tenant_ids(request.user), start, after)
-    lines = cut(rows, DEFAULT_LIMIT, lambda line: line.slug)
-    context = {
-        "page": lines,
-        "pager": pager(request, lines, "rows"),
-        "columns": COLUMNS,
-        "start": start,
-        "may_manage": can(request.user, Permission.MANAGE_TENANTS),
-    }
-    return render(request, "tenants/tenants.html", "rows", context)
 
 
 @page("GET", "POST")
@@ -127,16 +96,3 @@ def restore(request: HttpRequest, slug: str) -> HttpResponseBase:
     restore_tenant(tenant_id=tenant.id, actor=acting(request))
     messages.success(request, f"Tenant {tenant.slug} is served again.", "ok")
     return redirect("tenant", slug=slug)
-
-
-def _listed(visible: frozenset[int] | None, start: str, after: str) -> list[TenantView]:
-    """One row more than a page, from `start` on, itself included, or behind `after`."""
-    if after or not start:
-        return listed_tenants(visible, after_slug=after, limit=DEFAULT_LIMIT + 1)
-    try:
-        named = tenant_by_slug(start)
-    except NotFound:
-        first = []
-    else:
-        first = [named] if visible is None or named.id in visible else []
-    return first + listed_tenants(visible, after_slug=start, limit=DEFAULT_LIMIT + 1 - len(first))
