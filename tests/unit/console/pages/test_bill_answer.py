@@ -1,6 +1,6 @@
 """What caused the bill: what is volume and what is price add up to the change, and who moved."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from console.pages.bill_answer import bill_answer, effects
@@ -12,6 +12,7 @@ SIDES = st.builds(Side, st.integers(0, 10**15), st.integers(0, 10**6), st.intege
 NOBODY: dict[str, tuple[Mover, ...]] = dict.fromkeys(DIMENSIONS, ())
 
 
+@settings(deadline=None)
 @given(SIDES, SIDES)
 def test_volume_and_price_add_up_to_the_change(now: Side, before: Side) -> None:
     found = effects(Bill(now, before, NOBODY))
