@@ -7,7 +7,14 @@ from django.urls import reverse
 
 from console.web import units
 from console.web.answers import Answer, NextStep
-from tenants.ledger.slow import MIN_SAMPLES, Phases, SlowReport, Suspect, slow_report
+from tenants.ledger.slow import (
+    MIN_SAMPLES,
+    Phases,
+    SlowReport,
+    Suspect,
+    have_samples,
+    slow_report,
+)
 
 RISE = 1.2  # a p99 that rose by less than this is not up: sketches and samples differ as much
 HIT_DROP = 0.1  # of the prefix hit ratio
@@ -24,17 +31,23 @@ def compared(*, until: datetime, length: timedelta, words: str) -> tuple[SlowRep
     """The window against the same an hour before, and what it is compared with, in words.
 
     Where too little ran then (a new installation, a new night), against the window right before,
-    else the last five minutes against the five before: at most three queries.
+    else the last five minutes against the five before: two queries.
     """
-    asked = slow_report(until=until, length=length, apart=HOUR)
-    if asked.now.count < MIN_SAMPLES or asked.before.count >= MIN_SAMPLES:
-        return asked, HOUR_BEFORE
-    nearer = ((length, f"in the {words} before"), (SHORT, "in the 5 min before the last 5"))
-    for span, against in nearer:
-        report = slow_report(until=until, length=span, apart=span)
-        if min(report.now.count, report.before.count) >= MIN_SAMPLES:
-            return report, against
-    return asked, HOUR_BEFORE
+    hour, before, now_short, before_short = have_samples(
+        (
+            (until - HOUR - length, until - HOUR),
+            (until - 2 * length, until - length),
+            (until - SHORT, until),
+            (until - 2 * SHORT, until - SHORT),
+        )
+    )
+    apart, against = HOUR, HOUR_BEFORE
+    if not hour and before:
+        apart, against = length, f"in the {words} before"
+    elif not hour and now_short and before_short:
+        length = apart = SHORT
+        against = "in the 5 min before the last 5"
+    return slow_report(until=until, length=length, apart=apart), against
 
 
 def verdict(report: SlowReport, names: Names, against: str = HOUR_BEFORE) -> Answer:

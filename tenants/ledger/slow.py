@@ -5,6 +5,7 @@ Everything is read from ledger rows. Rows are found by their ids, which begin wi
 read, and the answer says so.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -95,6 +96,23 @@ SELECT t.side, CASE WHEN grouping(tenant_id) = 0 THEN 'tenant'
 FROM timed t CROSS JOIN edge e
 GROUP BY t.side, GROUPING SETS ((tenant_id), (t.model), (pool), (work_class), (replica), ())
 """
+
+
+_ENOUGH = """(SELECT count(*) = %s FROM (SELECT 1 FROM tenants_usage
+ WHERE day BETWEEN %s AND %s AND request_id >= %s::uuid AND request_id < %s::uuid
+  AND kind <> 'v' AND pool <> '' LIMIT %s) AS some)"""
+
+
+def have_samples(windows: Sequence[tuple[datetime, datetime]]) -> tuple[bool, ...]:
+    """Whether `MIN_SAMPLES` requests started in each window [since, until): one query."""
+    values: list[object] = []
+    for since, until in windows:
+        days = (since.astimezone(UTC).date(), until.astimezone(UTC).date())
+        values += [MIN_SAMPLES, *days, _first_id(since), _first_id(until), MIN_SAMPLES]
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {', '.join([_ENOUGH] * len(windows))}", values)
+        row = cursor.fetchone()
+    return tuple(bool(one) for one in row or ())
 
 
 def slow_report(*, until: datetime, length: timedelta, apart: timedelta) -> SlowReport:
