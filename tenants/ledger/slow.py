@@ -100,7 +100,7 @@ GROUP BY t.side, GROUPING SETS ((tenant_id), (t.model), (pool), (work_class), (r
 
 _ENOUGH = """(SELECT count(*) = %s FROM (SELECT 1 FROM tenants_usage
  WHERE day BETWEEN %s AND %s AND request_id >= %s::uuid AND request_id < %s::uuid
-  AND kind <> 'v' AND pool <> '' LIMIT %s) AS some)"""
+  AND kind <> 'v' AND pool <> '' LIMIT %s) AS found)"""
 
 
 def have_samples(windows: Sequence[tuple[datetime, datetime]]) -> tuple[bool, ...]:
