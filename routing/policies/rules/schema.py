@@ -13,8 +13,8 @@ from enum import StrEnum
 from routing.contracts.enums import WorkClass
 from routing.contracts.hooks import MAX_DEADLINE_MS, MAX_USES, HookPoint
 from routing.contracts.snapshot import MAX_TASK_S
-from routing.decision.workflow import MAX_REPEATS
 from routing.decision.filters import SLOW_START_S
+from routing.decision.workflow import MAX_REPEATS
 from routing.policies.rules.document import FLOOR_RATIO, SCHEMA_VERSION
 
 MAX_FINDINGS = 100  # a document that is wrong everywhere is not a policy; a person reads this

@@ -11,7 +11,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("tenants", "0012_usage_operation"),
+        ("tenants", "0013_tasks_stopped_by_caps"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
