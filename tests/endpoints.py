@@ -26,6 +26,12 @@ NEW_USER = {
 }
 PAUSE = {"kind": "pause", "work_class": "batch", "reason": "Capacity is reduced."}
 HOOK = {"name": "words", "kind": "python", "entry_point": "words"}
+EVALUATION = {
+    "model": "llama-8b",
+    "stands_in": "llama-70b",
+    "score_ratio": 0.9,
+    "note": "Our 200 cases.",
+}
 PLAYBOOK = to_plain(SHIPPED["noisy-tenant"])
 INVITED = {"person": "nobody", "role": "tenant_viewer", "days": 3}
 LIMIT = {"scope": "tenant", "dimension": "req", "window": "d", "amount": 5}
@@ -153,6 +159,10 @@ ENDPOINTS: list[tuple[str, str, Any, set[str]]] = [
     ("post", "hooks/", HOOK, {"ana", "ada"}),
     ("patch", "hooks/pii/", {"purpose": "Names"}, {"ana", "ada"}),
     ("delete", "hooks/pii/", None, {"ana", "ada"}),
+    ("get", "evaluations/", None, ALL),
+    ("post", "evaluations/", EVALUATION, {"ana", "ada"}),
+    ("get", "evaluations/{evaluation}/", None, ALL),
+    ("delete", "evaluations/{evaluation}/", None, {"ana", "ada"}),
     ("get", "overrides/", None, ALL),
     ("get", "overrides/?active=true", None, ALL),
     ("get", "overrides/{override}/", None, ALL),
@@ -256,6 +266,7 @@ class Caller:
             .replace("{refused}", self.world.refusals["acme"][0])
             .replace("{invitation}", str(self.world.invitation))
             .replace("{run}", str(self.world.run))
+            .replace("{evaluation}", str(self.world.evaluation))
             .replace("{override}", str(self.world.override))
             .replace("{forecast}", str(self.world.forecast))
             .replace("{report}", str(self.world.report))

@@ -26,6 +26,7 @@ from routing.contracts.endpoint_state import EndpointState, PoolState, encode_po
 from routing.contracts.enums import ReplicaHealth, StoreMode
 from routing.contracts.ids import day_of, uuid7
 from routing.contracts.process import GatewayStatus, ProcessStatus, encode_status
+from routing.evaluations.services import record_evaluation
 from routing.hooks.services import add_hook
 from routing.policies.rules.document import in_order
 from routing.policies.selectors import live
@@ -79,6 +80,7 @@ class World:
     requests: dict[str, int] = field(default_factory=dict)
     refusals: dict[str, list[str]] = field(default_factory=dict)
     draft: str = ""
+    evaluation: int = 0
 
 
 def make_people(world: World) -> None:
@@ -233,6 +235,21 @@ def make_hook(name: str = "pii") -> None:
     """A webhook that no policy names yet."""
     url, secret = "https://guard.example.com/check", "a-secret-of-the-factories"
     add_hook(name=name, kind="webhook", url=url, secret=secret, purpose="Names", actor=ACTOR)
+
+
+def make_evaluations(world: World, count: int = 1) -> None:
+    """Records that a second model of the catalogue may stand in for the first."""
+    if not world.evaluation:
+        create_model(name="llama-70b", context_tokens=16_384, bytes_per_token=3.0, actor=ACTOR)
+    for number in range(count):
+        made = record_evaluation(
+            model="llama-8b",
+            stands_in="llama-70b",
+            score_ratio=0.93,
+            note=f"200 support questions, judged by two people, round {number}.",
+            actor=ACTOR,
+        )
+        world.evaluation = made.id
 
 
 def make_rollout(world: World, pool: str, *, reason: str = "a newer build") -> int:

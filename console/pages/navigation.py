@@ -29,6 +29,7 @@ _EVERYTHING = (
         (
             ("Policies", "policies"),
             ("Hooks", "hooks"),
+            ("Evaluations", "evaluations"),
             ("Overrides", "overrides"),
             ("Playbooks", "playbooks"),
             ("Usage", "usage"),

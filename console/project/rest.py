@@ -15,6 +15,7 @@ from console.pages import api as console
 from console.pages import overview_api as overview
 from console.pages.reference import reference
 from routing.estimates import api as estimates
+from routing.evaluations import api as evaluations
 from routing.hooks import api as hooks
 from routing.overrides import api as overrides
 from routing.policies import api as policies
@@ -195,6 +196,12 @@ _v1: list[URLPattern | URLResolver] = [
     path("overrides/<int:override_id>/", overrides.OneOverride.as_view(), name="api_override"),
     path("hooks/", hooks.Hooks.as_view(), name="api_hooks"),
     path("hooks/<slug:name>/", hooks.OneHook.as_view(), name="api_hook"),
+    path("evaluations/", evaluations.Evaluations.as_view(), name="api_evaluations"),
+    path(
+        "evaluations/<int:evaluation_id>/",
+        evaluations.OneEvaluation.as_view(),
+        name="api_evaluation",
+    ),
     path("playbooks/", playbooks.Playbooks.as_view(), name="api_playbooks"),
     path("playbooks/<slug:name>/", include(_playbook)),
     path("series/", slices.SeriesView.as_view(), name="api_series"),

@@ -19,6 +19,7 @@ from console.accounts import people, profile
 from console.pages import audit, failures, health, jobs, overview, questions, search, system
 from console.web import theme
 from routing.estimates import pages as estimates
+from routing.evaluations import pages as evaluations
 from routing.hooks import pages as hooks
 from routing.overrides import pages as overrides
 from routing.policies import editor
@@ -122,6 +123,13 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("new-hook/", hooks.new_hook, name="new_hook"),
     path("hooks/<slug:name>/", hooks.one_hook, name="hook"),
     path("hooks/<slug:name>/remove/", hooks.remove, name="remove_hook"),
+    path("evaluations/", evaluations.evaluations, name="evaluations"),
+    path("new-evaluation/", evaluations.new_evaluation, name="new_evaluation"),
+    path(
+        "evaluations/<int:evaluation_id>/withdraw/",
+        evaluations.withdraw,
+        name="withdraw_evaluation",
+    ),
     path("capacity/forecast/", forecasts.forecasts, name="forecasts"),
     path("capacity/forecast/now/", forecasts.forecast_now, name="forecast_now"),
     path("capacity/forecast/<int:forecast_id>/", forecasts.forecast, name="forecast"),

@@ -111,3 +111,11 @@ class StoreMode(StrEnum):
     SHARED = "shared"
     DEGRADED = "degraded"
     CLOSED = "closed"
+
+
+class FallbackWhen(StrEnum):
+    """What must have become of a request before another model may answer it."""
+
+    NO_CAPACITY = "no_capacity"
+    UPSTREAM_ERROR = "upstream_error"
+    UPSTREAM_TIMEOUT = "upstream_timeout"

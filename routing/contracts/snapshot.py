@@ -106,10 +106,22 @@ class Target(msgspec.Struct, frozen=True):
     adapter: str = ""
 
 
+class Fallback(msgspec.Struct, frozen=True):
+    """A model that may answer in place of another one that cannot (`decision.fallback`).
+
+    `when` are `contracts.enums.FallbackWhen`; `headroom_ratio` (0..1) of its pools' limits is kept
+    for such work.
+    """
+
+    model: str
+    when: tuple[str, ...]
+    headroom_ratio: float
+
+
 class ModelEntry(msgspec.Struct, frozen=True):
     """A model that the policy serves.
 
-    `prices` is ordered by `valid_from_ms`, oldest first, never empty.
+    `prices` is ordered by `valid_from_ms`, oldest first, never empty; `fallbacks` by preference.
     """
 
     name: str
@@ -118,6 +130,7 @@ class ModelEntry(msgspec.Struct, frozen=True):
     bytes_per_token: float
     targets: tuple[Target, ...]
     prices: tuple[Price, ...]
+    fallbacks: tuple[Fallback, ...] = ()
 
 
 class EndpointEntry(msgspec.Struct, frozen=True):
@@ -187,6 +200,7 @@ class FailurePolicy(msgspec.Struct, frozen=True):
     """What may be tried again, and how hard.
 
     `continue_lost`: a plain stream whose replica is lost goes on at another from the text sent.
+    `backoff_base_s`, `backoff_max_s`: the wait between two tries, see `decision.retry.backoff_s`.
     """
 
     attempts: int = 2
@@ -194,6 +208,8 @@ class FailurePolicy(msgspec.Struct, frozen=True):
     retry_burst: float = 10.0
     resend_before_output: bool = False
     continue_lost: bool = False
+    backoff_base_s: float = 0.05
+    backoff_max_s: float = 2.0
 
 
 class OutagePolicy(msgspec.Struct, frozen=True):

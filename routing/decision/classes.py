@@ -12,10 +12,13 @@ Source of the rule: a class may borrow only if `free - x >= sum over others of (
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from routing.contracts.snapshot import ClassPolicy
+import msgspec
+
+from routing.contracts.snapshot import ClassPolicy, Snapshot
 from routing.decision.credits import LEASE_MS
 
 LEND_AFTER_MS: Final = 60_000
+FALLBACK: Final = "fallback"  # the part that is kept for work of other models
 # A gateway asks for its gauges at least every two seconds and then knows that a share is wanted
 # back; what one owned that was killed is gone when its lease has ended.
 CLAW_BACK_MS: Final = LEASE_MS
@@ -38,6 +41,40 @@ def shares_of(limit: int, classes: Mapping[str, ClassPolicy]) -> dict[str, Share
         )
         for name, one in classes.items()
     }
+
+
+def headrooms(snapshot: Snapshot) -> dict[str, float]:
+    """What part of each pool's limits is kept for work that falls back to it, by pool.
+
+    Of several models that may fall back to one pool the largest: they share it.
+    """
+    found: dict[str, float] = {}
+    for model in snapshot.models.values():
+        for fallback in model.fallbacks:
+            other = snapshot.models.get(fallback.model)
+            for target in other.targets if other is not None else ():
+                found[target.pool] = max(found.get(target.pool, 0.0), fallback.headroom_ratio)
+    return found
+
+
+def with_headroom(
+    classes: Mapping[str, ClassPolicy], headroom_ratio: float
+) -> Mapping[str, ClassPolicy]:
+    """The classes of a pool's limits with a part that is kept for fallbacks and never lent.
+
+    Where no class reserves a share, none keeps a floor either: all but that part is for everybody.
+    """
+    if headroom_ratio <= 0:
+        return classes
+    is_shared = any(one.reserve_ratio > 0 for one in classes.values())
+    found = {
+        name: one if is_shared else msgspec.structs.replace(one, floor_ratio=0.0)
+        for name, one in classes.items()
+    }
+    found[FALLBACK] = ClassPolicy(
+        0.0, 0.0, 0.0, reserve_ratio=headroom_ratio, floor_ratio=headroom_ratio
+    )
+    return found
 
 
 def alone(limit: int, shares: Mapping[str, Share], work_class: str) -> int:

@@ -11,6 +11,8 @@ from routing.decision.types import Amounts, Reason, Refusal
 # A tokenizer packs at most about this many bytes of real text into a token. Only a prompt that
 # cannot fit even so is refused here; one that might fit is left to the engine, which counts.
 MOST_BYTES_PER_TOKEN = 8.0
+LEAST_BYTES_PER_TOKEN = 1.0  # byte-level tokenizers never need more than a token a byte
+UNSEEN_BYTES = 256  # a smaller prompt teaches nothing, and is at most so many tokens above its hold
 _ROOM_SHARE = 16  # of the context: least output granted when the estimate leaves no room
 
 
@@ -47,19 +49,26 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rates(NamedTuple):
-    """Bytes per token of a model: of plain text, and of dense text (`Ask.dense_bytes`)."""
+    """Bytes per token of a model: of plain text, and of dense text (`Ask.dense_bytes`).
+
+    `is_unseen`: no engine has reported on it yet, so `plain` is what its operator says.
+    """
 
     plain: float
     dense: float = 1.0
+    is_unseen: bool = False
 
 
 def input_tokens(ask: Ask, rates: Rates, context_tokens: int) -> int:
     """Upper estimate of prompt tokens: `ceil(bytes / rate)`, ids, pictures, frames.
 
-    No engine takes a prompt that is longer than the context.
+    No engine takes a prompt that is longer than the context. Of a model that nobody has seen count,
+    plain text of `UNSEEN_BYTES` or more is a token a byte: its tokenizer may know no words at all.
     """
     dense = ask.dense_bytes
-    text = -int(-(ask.input_bytes - dense) // rates.plain) - int(-dense // rates.dense)
+    plain = ask.input_bytes - dense
+    rate = LEAST_BYTES_PER_TOKEN if rates.is_unseen and plain >= UNSEEN_BYTES else rates.plain
+    text = -int(-plain // rate) - int(-dense // rates.dense)
     tokens = text + ask.input_tokens + ask.picture_tokens + ask.frame_tokens
     return min(tokens, context_tokens * ask.prompts) if ask.fits_context else tokens
 
@@ -86,7 +95,10 @@ def estimate(
         )
     tokens = input_tokens(ask, rates, context_tokens)
     if ask.output_tokens is None:
-        room = max(context_tokens - tokens, context_tokens // _ROOM_SHARE)
+        likely = tokens  # not the worst case: a new model's first answers would be cut short by it
+        if rates.is_unseen:
+            likely = input_tokens(ask, rates._replace(is_unseen=False), context_tokens)
+        room = max(context_tokens - likely, context_tokens // _ROOM_SHARE)
         bound = min(output_cap_tokens, room)
     else:
         bound = min(ask.output_tokens, output_cap_tokens, context_tokens - least_tokens)

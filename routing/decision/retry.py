@@ -4,6 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from routing.decision.draw import draw
 from routing.decision.types import Reason, Refusal
 
 MAX_BUDGETS = 50_000  # pairs remembered; the least recently used restarts full, 100 B each
@@ -141,3 +142,23 @@ def may_resend(verdict: Verdict, *, attempts: int, max_attempts: int, resend_los
     if attempts >= max_attempts:
         return False
     return verdict.kind is Kind.REFUSED or (verdict.kind is Kind.LOST and resend_lost)
+
+
+def backoff_s(
+    request_id: str,
+    attempts: int,
+    *,
+    base_s: float,
+    max_s: float,
+    hint_s: float = 0.0,
+    left_s: float,
+) -> float | None:
+    """Seconds before the next try; None when the request's own time, `left_s`, ends before it.
+
+    Full jitter over `base_s`, doubled with each of the `attempts` so far, up to `max_s`: callers
+    that failed together do not come back together. What the upstream itself asked for (`hint_s`,
+    0: nothing) is waited instead, within `max_s`.
+    """
+    ceiling_s = min(max_s, base_s * 2.0 ** (attempts - 1))
+    wait_s = min(hint_s, max_s) if hint_s else draw(request_id, attempts, "backoff") * ceiling_s
+    return wait_s if wait_s < left_s else None

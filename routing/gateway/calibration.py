@@ -44,7 +44,8 @@ class Calibration:
         if found is None:
             tally = self._all.get(model) or Tally()
             dense = rate_of(tally.dense, min(prior, DENSE_PRIOR))
-            found = self._rates[model, prior] = Rates(rate_of(tally.plain, prior), dense)
+            plain = rate_of(tally.plain, prior)
+            found = self._rates[model, prior] = Rates(plain, dense, not tally.plain)
         return found
 
     def observe(self, ask: Ask, event: UsageEvent) -> None:
@@ -57,7 +58,13 @@ class Calibration:
                 return
             tally = self._own[event.model] = Tally()
         dense = ask.dense_bytes
-        tally.observe(ask.input_bytes - dense, dense, event.held_input_tokens, event.input_tokens)
+        counts = (ask.input_bytes - dense, dense, event.held_input_tokens, event.input_tokens)
+        tally.observe(*counts)
+        known = self._all.setdefault(event.model, Tally())
+        was_unseen = not known.plain
+        known.observe(*counts)  # until the next sharing counts it with all others
+        if was_unseen or event.input_tokens > event.held_input_tokens:
+            self._rates.clear()
 
     async def share(self, store: Store, now_ms: int) -> None:
         """Take what all gateways know, tell what we know. A store that is away is no error."""

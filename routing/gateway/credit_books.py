@@ -38,12 +38,16 @@ class Taken(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A request as limits see it; `taken` is what it took for an earlier try."""
+    """A request as limits see it; `taken` is what it took for an earlier try.
+
+    `share` names the part of its pool's limits where that is not its class's.
+    """
 
     caller: Caller
     work_class: str
     amounts: Amounts
     taken: tuple[Taken, ...] = ()
+    share: str = ""
 
 
 class Short(NamedTuple):
@@ -113,6 +117,10 @@ class Book:
             for gauge in part.gauges.values():
                 gauge.is_leaving = True
             self.leaving.append((name, part))
+
+    def share_of(self, work: Work) -> str:
+        """The part that a request takes from: its own of a pool, its class's of the fleet."""
+        return work.share if work.share in self.parts else work.work_class
 
     def part_of(self, work_class: str) -> Part:
         """What a request of this class takes from."""
@@ -199,8 +207,9 @@ def refusal_of(short: Short, work: Work, returns: Returns, now_ms: int) -> Refus
 
 def _turn_of(short: Short, work: Work, returns: Returns, now_ms: int) -> int:
     book, dimension, asked = short.book, short.dimension, short.asked
-    line = (*book.id, work.work_class, dimension)
-    has = max(asked, most(short.of.limit, book.shares.get(dimension, {}), work.work_class))
+    share = book.share_of(work)
+    line = (*book.id, share, dimension)
+    has = max(asked, most(short.of.limit, book.shares.get(dimension, {}), share))
     if not isinstance(short.of, Rate):
         return returns.promises.in_turn(line, asked, has, book.times_name, now_ms)
     if not short.of.is_dry and not book.is_away:

@@ -17,7 +17,7 @@ import msgspec
 from routing.contracts.capacity import CapacityLimit, CapacityScope
 from routing.contracts.enums import Dimension
 from routing.contracts.snapshot import Snapshot
-from routing.decision.classes import LEND_AFTER_MS
+from routing.decision.classes import LEND_AFTER_MS, headrooms, with_headroom
 from routing.decision.credits import LEASE_MS, Gauge, Rate
 from routing.decision.limits import MINUTE_MS, amounts_in_order
 from routing.decision.select import Group
@@ -79,11 +79,11 @@ class Credits:
         }
         if snapshot.fleet_limits:
             wanted[CapacityScope.FLEET, ""] = snapshot.fleet_limits
-        books = {}
+        books, kept = {}, headrooms(snapshot)
         for name, limits in wanted.items():
             key = wire_key(keys.credits_of(*name))
             book = books[name] = self._books.get(name) or Book(name, key)
-            book.set_limits(limits, snapshot.policy.classes)
+            book.set_limits(limits, with_headroom(snapshot.policy.classes, kept.get(name[1], 0.0)))
         self._books = books
         self._wake.set()
 
@@ -100,11 +100,11 @@ class Credits:
         need = amounts_in_order(work.amounts)
         short: list[Short] = []
         if not any(one.scope is CapacityScope.FLEET for one in work.taken):
-            short = self._check((CapacityScope.FLEET, ""), need, work.work_class)
+            short = self._check((CapacityScope.FLEET, ""), need, work)
         found: list[Group] = []
         for group in () if short else groups:
             name = (CapacityScope.POOL, group.candidates[0].pool) if group.candidates else None
-            why = self._check(name, need, work.work_class) if name else []
+            why = self._check(name, need, work) if name else []
             if not why:
                 found.append(group)
             short += why
@@ -120,7 +120,7 @@ class Credits:
 
     def take(self, pool: str, work: Work) -> tuple[Taken, ...]:
         """Spend what `open_groups` found: of the fleet once, of the pool for every try."""
-        need, work_class = amounts_in_order(work.amounts), work.work_class
+        need = amounts_in_order(work.amounts)
         now_ms = self._now_ms()
         if not self.returns.is_idle:
             self.returns.admitted(work.caller, now_ms)
@@ -136,8 +136,9 @@ class Credits:
         for name in names:
             book = self._books.get(name)
             if book is not None:
-                kept.append(book.take(need, work_class, now_ms // MINUTE_MS))
-                if book.is_low(work_class):
+                share = book.share_of(work)
+                kept.append(book.take(need, share, now_ms // MINUTE_MS))
+                if book.is_low(share):
                     self._wake.set()
         return tuple(kept)
 
@@ -160,12 +161,12 @@ class Credits:
         self._parked.append(again)
         self._wake.set()
 
-    def _check(self, name: Id, need: tuple[int, ...], work_class: str) -> list[Short]:
+    def _check(self, name: Id, need: tuple[int, ...], work: Work) -> list[Short]:
         book = self._books.get(name)
         if book is None:
             return []
         minute, share = self._now_ms() // MINUTE_MS, self._share()
-        part = book.part_of(work_class)
+        part = book.part_of(book.share_of(work))
         short = []
         for dimension, rate in part.rates.items():
             if book.turn(rate, minute, share):

@@ -11,6 +11,7 @@ from functools import partial
 
 from routing.contracts.enums import RequestStatus, UsageSource
 from routing.decision.retry import RetryBudgets
+from routing.decision.seam import tokens_per_event
 from routing.decision.types import Refusal
 from routing.gateway.account import Accountant
 from routing.gateway.calibration import Calibration
@@ -106,6 +107,8 @@ class Ends:
     def stream_done(self, exchange: Exchange, relay: Relay, data: bytes) -> None:
         """A stream ended as it should; `data` are its last bytes."""
         usage, source = self._usage_of(exchange, relay)
+        if source is UsageSource.REPORTED:
+            relay.endpoint.tokens_per_event = tokens_per_event(usage.output_tokens, relay.tokens)
         self._succeeded(exchange, relay)
         keep_alive = exchange.request.keep_alive and not exchange.request.is_http10
         finish = partial(self.finish, exchange, data, keep_alive=keep_alive)
@@ -148,12 +151,14 @@ class Ends:
     def _usage_of(self, exchange: Exchange, relay: Relay | None) -> tuple[Usage, UsageSource]:
         payload, opening = relay.usage_payloads if relay is not None else (b"", b"")
         usage = read_usage(payload, exchange.operation.usage, opening) if payload else None
-        carried = exchange.carried_tokens
+        carried, tokens = exchange.carried_tokens, relay.tokens if relay is not None else 0
         if usage is not None:
-            if carried:
-                return with_carried(usage, carried), UsageSource.COUNTED
+            if carried and exchange.sent is not None:
+                return with_carried(usage, exchange.sent, tokens), UsageSource.COUNTED
             return usage, UsageSource.REPORTED
-        return counted(exchange, carried + (relay.tokens if relay else 0)), UsageSource.COUNTED
+        if carried:  # of the lost part only events are known
+            tokens = min(carried + tokens, exchange.estimate.amounts.output_tokens)
+        return counted(exchange, tokens), UsageSource.COUNTED
 
     def _succeeded(self, exchange: Exchange, relay: Relay) -> None:
         self.budgets.succeeded(relay.endpoint.pool.id, exchange.tenant.id)

@@ -2,7 +2,7 @@
 
 import random
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from routing.contracts.enums import WorkClass
 from routing.contracts.ids import uuid7
@@ -48,6 +48,15 @@ class Step(IntEnum):
     ENDED = 4
 
 
+class Stand(NamedTuple):
+    """A model that may serve a request; `when` says after what, empty for the one asked for."""
+
+    model: ModelEntry
+    price: Price
+    choice_output_tokens: int
+    when: tuple[str, ...] = ()
+
+
 class Client(Protocol):
     """The caller's connection, as the walk needs it."""
 
@@ -83,6 +92,7 @@ class Exchange:
     __slots__ = (
         "arrived_ms",
         "arrived_s",
+        "asked",
         "attempt",
         "attempts",
         "call",
@@ -115,8 +125,11 @@ class Exchange:
         "request_id",
         "rest",
         "sent",
+        "sent_as",
         "skeleton",
         "snapshot",
+        "stand",
+        "stands",
         "step",
         "tenant",
         "trace",
@@ -169,7 +182,7 @@ class Exchange:
         self.model_name = ""  # these three stay empty when the request is refused before
         self.class_name = ""
         self.input_tokens = 0
-        self.degraded = b""  # header line that says what overload took from it
+        self.degraded = b""  # what overload took from it, as its header says it
         self.once = ""  # its idempotency key
         self.recording: Recording | None = None
         self.credits: tuple[Taken, ...] = ()
@@ -180,6 +193,10 @@ class Exchange:
         self.sent: Sent | None = None  # of a stream that may go on elsewhere
         self.watch: Watch | None = None  # of a stream that hooks look at
         self.hops_us: dict[str, int] | None = None  # what hooks said, and took
+        self.asked: Stand | None = None  # the model asked for, where others may stand in for it
+        self.stands: tuple[Stand, ...] = ()  # those that were not tried yet
+        self.stand: Stand | None = None  # who serves in its place now
+        self.sent_as: Stand | None = None  # who did at the last try
 
     @property
     def carried_tokens(self) -> int:

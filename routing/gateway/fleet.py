@@ -47,6 +47,7 @@ class Endpoint:
         "pace",
         "pool",
         "residency",
+        "tokens_per_event",
     )
 
     def __init__(self, entry: EndpointEntry, pool: PoolEntry, reach: Reach | None = None) -> None:
@@ -69,6 +70,7 @@ class Endpoint:
         self._recovered_at_s = LONG_AGO_S
         self.residency = Residency(0)
         self.pace = Pace()
+        self.tokens_per_event = 1.0  # of its last finished stream
 
     def head(
         self, method: bytes, path: bytes, request_id: bytes, length: int, more: bytes = b""
@@ -236,6 +238,11 @@ class Fleet:
             if endpoint is not None and not endpoint.pool.is_hosted:
                 found.append(group)
         return found
+
+    def is_only(self, model: str, pool: str) -> bool:
+        """Whether a model has no other target than this pool."""
+        groups = self._groups.get(model, ())
+        return all(c.pool == pool for group in groups for c in group.candidates[:1])
 
     def served_name(self, model: str, pool: PoolEntry) -> str:
         """What a pool's engines call a model that the pool is a target of."""

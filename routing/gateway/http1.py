@@ -22,6 +22,7 @@ READ_HEADERS = frozenset(
         b"x-stainless-retry-count",
         b"x-headrace-class",
         b"x-headrace-stream-cost",
+        b"x-headrace-exact-model",
         b"x-headrace-deadline-ms",
         b"x-headrace-session-id",
         b"x-headrace-task-id",

@@ -12,6 +12,7 @@ from routing.gateway.trace import TRACEPARENT, read_traceparent
 MAX_TEXT = 64  # characters kept of a caller's session, task and step names
 MAX_SCORE_CHARS = 24  # a double written out in full
 STREAM_COST = b"x-headrace-stream-cost"
+EXACT_MODEL = b"x-headrace-exact-model"
 _STEP = re.compile(rb"([0-9]{1,6})/([0-9]{1,6})")
 
 
@@ -40,7 +41,7 @@ _TEXT_HEADERS = (
 )  # fmt: skip
 _ENDS = (b"x-headrace-task-outcome", b"x-headrace-task-score")  # said of the task that is named
 _OUR_HEADERS = frozenset((*_TEXT_HEADERS, *_ENDS))
-_JUDGED = _OUR_HEADERS | {STREAM_COST}
+_JUDGED = _OUR_HEADERS | {STREAM_COST, EXACT_MODEL}
 NAME_HEADERS = _OUR_HEADERS | {TRACEPARENT, *_SESSION_HEADERS}
 
 
@@ -125,4 +126,5 @@ _CHECKS: tuple[tuple[bytes, Callable[[bytes], bool], str], ...] = (
     (b"x-headrace-task-score", lambda raw: _score(raw) is not None, "a number from 0 to 1"),
     (b"x-headrace-step", _is_step, "k/n, such as 2/5: step k of n, from 1 to n"),
     (STREAM_COST, lambda raw: raw.lower() in (b"true", b"false"), "true or false"),
+    (EXACT_MODEL, lambda raw: raw.lower() in (b"true", b"false"), "true or false"),
 )

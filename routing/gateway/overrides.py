@@ -21,7 +21,7 @@ from routing.contracts.override import (
     decode_overrides,
     encode_overrides,
 )
-from routing.contracts.snapshot import TenantEntry
+from routing.contracts.snapshot import ModelEntry, TenantEntry
 from routing.decision.degrade import (
     applying,
     concurrency_limit,
@@ -78,8 +78,15 @@ class Overrides:
         lowered = output_cap(self._of(exchange, OverrideKind.OUTPUT_CAP), cap_tokens)
         asked = exchange.call.ask.output_tokens
         if lowered < cap_tokens and (asked is None or asked > lowered):
-            exchange.degraded = b"x-headrace-degraded: output_cap=%d\r\n" % lowered
+            exchange.degraded = b"output_cap=%d" % lowered
         return lowered
+
+    def stand_in_cap(self, exchange: Exchange, model: ModelEntry) -> int:
+        """The bound on one answer of a model that stands in for the one asked for."""
+        if not self.items:
+            return model.output_cap_tokens
+        found = self._of(exchange, OverrideKind.OUTPUT_CAP, model.name)
+        return output_cap(found, model.output_cap_tokens)
 
     def refusal(self, exchange: Exchange) -> Refusal | None:
         """Why this request is refused now; None lets it go on. Needs its estimate."""
@@ -91,7 +98,7 @@ class Overrides:
             or shed(self._of(exchange, OverrideKind.SHED), request_id)
             or prompt_too_long(
                 self._of(exchange, OverrideKind.CONTEXT_CAP),
-                exchange.estimate.amounts.input_tokens,
+                exchange.input_tokens,
                 now_ms,
             )
         )
@@ -107,13 +114,13 @@ class Overrides:
         text = f"{refusal.message} The cap of {tightest.amount} is temporary: {tightest.reason}"
         return replace(refusal, message=text)
 
-    def _of(self, exchange: Exchange, kind: OverrideKind) -> list[Override]:
+    def _of(self, exchange: Exchange, kind: OverrideKind, model: str = "") -> list[Override]:
         return applying(
             self.items,
             kind,
             tenant_id=exchange.tenant.id,
             work_class=exchange.work_class,
-            model=exchange.model_name,
+            model=model or exchange.model_name,
             now_ms=exchange.arrived_ms,
         )
 

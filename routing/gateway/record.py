@@ -9,6 +9,7 @@ from routing.contracts.pricing import spend_nanousd
 from routing.contracts.usage import HoldInfo, ShapeRow, UsageEvent, encode_hold_info
 from routing.decision.prefix import chain_hashes
 from routing.decision.types import Refusal
+from routing.gateway.dialects.continuing import Sent
 from routing.gateway.dialects.usage import Usage
 from routing.gateway.exchange import Exchange
 from routing.gateway.names import names_of
@@ -74,19 +75,20 @@ def counted(exchange: Exchange, output_tokens: int) -> Usage:
     return Usage(exchange.estimate.amounts.input_tokens, 0, output_tokens, 0, False)
 
 
-def with_carried(usage: Usage, carried_tokens: int) -> Usage:
+def with_carried(usage: Usage, sent: Sent, rest_events: int) -> Usage:
     """Usage of a whole answer that went on elsewhere, from what the last replica reports.
 
-    Its prompt held the `carried_tokens` that were sent before: they are output, and that they were
-    computed again is not the caller's cost.
+    Its prompt held the tokens that were sent before: they are output, and that they were computed
+    again is not the caller's cost.
     """
-    prompt = max(0, usage.input_tokens - carried_tokens)
-    cached = min(usage.cached_tokens, prompt)
+    found = sent.whole(usage.input_tokens, usage.output_tokens, rest_events)
+    cached = min(usage.cached_tokens, found.input_tokens)
     return usage._replace(
-        input_tokens=prompt,
+        input_tokens=found.input_tokens,
         cached_tokens=cached,
-        cache_write_tokens=min(usage.cache_write_tokens, prompt - cached),
-        output_tokens=usage.output_tokens + carried_tokens,
+        cache_write_tokens=min(usage.cache_write_tokens, found.input_tokens - cached),
+        output_tokens=found.output_tokens,
+        reasoning_tokens=min(usage.reasoning_tokens, found.output_tokens),
     )
 
 
@@ -113,6 +115,8 @@ def usage_event(exchange: Exchange, end: End) -> UsageEvent:
     usage, first = end.usage, exchange.first_token_s
     return msgspec.structs.replace(
         exchange.skeleton,
+        model=exchange.model.name,
+        price_version=exchange.price.version,
         status=end.status,
         usage_source=end.source,
         ended_at_ms=end.ended_ms,

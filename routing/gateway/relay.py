@@ -191,7 +191,7 @@ class Relay:
         if is_done:
             out += scanner.close()
         if out and self.exchange.carried_tokens and self.exchange.sent is not None:
-            out = self.exchange.sent.joined(out)
+            out = self.exchange.sent.joined(out, scanner.tokens)
         tokens = scanner.tokens
         if tokens != self.tokens:
             self._count(tokens)
@@ -451,7 +451,7 @@ class Relay:
             self.exchange.watch.when_clear(then)
 
     def _cut_off(self, refusal: Refusal, *, is_lost: bool) -> None:
-        if not is_lost or not self._walk.goes_on(self.exchange, self, refusal):
+        if not is_lost or not self._walk.tries.goes_on(self.exchange, self, refusal):
             self._walk.ends.stream_cut(self.exchange, self, refusal)
 
     def stopped(self, refusal: Refusal) -> None:
@@ -470,7 +470,7 @@ class Relay:
         self._release(outcome if verdict.counts else None)
         if self.exchange.watch is not None:
             self.exchange.watch.reset()
-        self._walk.failed(self.exchange, self, verdict)
+        self._walk.tries.failed(self.exchange, self, verdict)
 
     def _release(self, outcome: Outcome | None) -> None:
         self._is_over = True

@@ -34,8 +34,18 @@ def identity_headers(exchange: Exchange) -> bytes:
     return b"%b%b%b" % (
         request_id_lines(exchange.request_id, exchange.operation.style),
         _policy_line(policy.name, policy.version),
-        exchange.degraded,
+        _degraded_line(exchange),
     )
+
+
+def _degraded_line(exchange: Exchange) -> bytes:
+    """What this answer is less than what was asked for: less output, another model."""
+    if exchange.stand is None:
+        found = exchange.degraded
+    else:
+        other = b"model=%b" % exchange.model_name.encode()
+        found = b"%b, %b" % (exchange.degraded, other) if exchange.degraded else other
+    return b"x-headrace-degraded: %b\r\n" % found if found else b""
 
 
 def request_id_lines(request_id: str, style: Style) -> bytes:

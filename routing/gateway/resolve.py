@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from routing.contracts.enums import WorkClass
+from routing.contracts.enums import LimitScope, WorkClass
 from routing.contracts.snapshot import (
     ALL_MODELS,
     ClassPolicy,
@@ -47,6 +47,13 @@ def allows(patterns: tuple[str, ...], model: str) -> bool:
 def may_use(tenant: TenantEntry, key: KeyEntry, model: str) -> bool:
     """Whether both tenant and key permit the model that would answer."""
     return allows(tenant.models, model) and allows(key.models, model)
+
+
+def has_own_limits(tenant: TenantEntry, model: str) -> bool:
+    """Whether the tenant has limits for this model alone."""
+    return any(
+        limit.scope is LimitScope.TENANT_MODEL and limit.subject == model for limit in tenant.limits
+    )
 
 
 def accepted_names(

@@ -129,7 +129,7 @@ def _charged(exchange: Exchange, event: UsageEvent) -> Values:
         | {
             "headrace.usage_source": event.usage_source.value,
             "headrace.spend_nanousd": min(event.spend_nanousd, MAX_INT),
-            "headrace.is_degraded": bool(exchange.degraded),
+            "headrace.is_degraded": bool(exchange.degraded or exchange.stand),
         }
     )
 

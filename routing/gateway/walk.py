@@ -16,9 +16,12 @@ from routing.contracts.capabilities import Capability
 from routing.contracts.enums import WorkClass
 from routing.contracts.pricing import price_at
 from routing.contracts.snapshot import Snapshot
+from routing.decision.classes import FALLBACK
 from routing.decision.estimate import estimate
+from routing.decision.fallback import has_room
 from routing.decision.filters import Need
-from routing.decision.retry import Kind, RetryBudgets, Verdict, may_resend
+from routing.decision.retry import RetryBudgets
+from routing.decision.seam import Held
 from routing.decision.select import Group, select
 from routing.decision.types import Hold, Reason, Refusal
 from routing.gateway.account import Accountant
@@ -29,11 +32,12 @@ from routing.gateway.config import GatewayConfig
 from routing.gateway.credit_books import Work
 from routing.gateway.credits import Credits
 from routing.gateway.dialects.body import Decided, forwarded_body, read_call
-from routing.gateway.dialects.continuing import Sent, may_continue, rest_of
+from routing.gateway.dialects.continuing import Sent, may_continue
 from routing.gateway.dialects.operation import Operation
 from routing.gateway.dialects.usage import Usage
 from routing.gateway.ends import Ends
 from routing.gateway.exchange import Client, Exchange, Step, new_request_id
+from routing.gateway.fallback import asked_of, stands_of
 from routing.gateway.fleet import Endpoint, Fleet
 from routing.gateway.hooks.keeper import Hooks
 from routing.gateway.hooks.steps import look_after, look_before
@@ -50,6 +54,7 @@ from routing.gateway.reserve import Reserver
 from routing.gateway.resolve import resolve
 from routing.gateway.returns import Caller
 from routing.gateway.stats import Stats
+from routing.gateway.tries import Tries
 from routing.gateway.workflow import task_of
 
 if TYPE_CHECKING:
@@ -89,6 +94,7 @@ class Walk:
     calibration: Calibration = field(init=False)
     vault: Vault = field(init=False)
     ends: Ends = field(init=False)
+    tries: Tries = field(init=False)
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -107,6 +113,7 @@ class Walk:
             self.live,
             self.now_ms,
         )
+        self.tries = Tries(self.fleet, self.overrides, self.ends, self._route)
 
     # -- identify, read, resolve, estimate
 
@@ -187,6 +194,11 @@ class Walk:
             return found
         exchange.estimate = found
         exchange.input_tokens = found.amounts.input_tokens
+        if model.fallbacks:
+            exchange.asked = asked_of(exchange)
+            exchange.stands, exchange.estimate = stands_of(
+                exchange, self.fleet, self.calibration.rates, self.overrides.stand_in_cap
+            )
         return None
 
     def answered(self, exchange: Exchange, relay: Relay, body: bytes, usage: Usage | None) -> None:
@@ -231,7 +243,9 @@ class Walk:
         """Where the policy lets a lost stream go on, keep what the caller is sent of it."""
         is_on = exchange.snapshot.policy.failures.continue_lost
         if is_on and may_continue(exchange.call):
-            exchange.sent = Sent()
+            amounts, choice = exchange.estimate.amounts, exchange.estimate.choice_output_tokens
+            held = Held(amounts.input_tokens, amounts.output_tokens, choice)
+            exchange.sent = Sent(held)
 
     def _reserved(self, exchange: Exchange, outcome: Hold | Kept | Refusal) -> None:
         if exchange.trace is not None:
@@ -286,7 +300,7 @@ class Walk:
                 self.credits.park(partial(self._route, exchange, otherwise, waits=waits + 1))
                 return
             if isinstance(opened, Refusal):
-                self._unserved(exchange, opened)
+                self.tries.without(exchange, opened if exchange.stand is None else otherwise)
                 return
             groups = opened
         need = Need(
@@ -300,10 +314,15 @@ class Walk:
             exchange.snapshot.policy.slow_start_s,
         )
         choice = select(groups, need, time.monotonic())
+        if choice is not None and exchange.stand is not None and not has_room(choice):
+            choice = None
         endpoint = self.fleet.endpoints.get(choice.candidate.id) if choice is not None else None
-        if endpoint is None or not self._may_spend_retry(exchange, endpoint):
-            is_loaded = endpoint is not None or self.fleet.is_loaded(exchange.model_name)
-            self._unserved(exchange, otherwise if is_loaded else _NOT_LOADED)
+        if endpoint is None:
+            is_told = exchange.stand is not None or self.fleet.is_loaded(exchange.model_name)
+            self.tries.without(exchange, otherwise if is_told else _NOT_LOADED)
+            return
+        if not self._may_spend_retry(exchange, endpoint):
+            self.tries.unserved(exchange, otherwise)
             return
         if work is not None:
             exchange.credits = self.credits.take(endpoint.pool.id, work)
@@ -320,6 +339,7 @@ class Walk:
     def _forward(self, exchange: Exchange, endpoint: Endpoint) -> None:
         pool = endpoint.pool
         exchange.attempts += 1
+        exchange.sent_as = exchange.stand
         exchange.tried += (endpoint.candidate.id,)
         exchange.pool, exchange.replica = pool.id, endpoint.candidate.id
         exchange.region = pool.region
@@ -344,60 +364,7 @@ class Walk:
         exchange.attempt = relay
         relay.start(head, body)
 
-    # -- what the relay found
-
-    def failed(self, exchange: Exchange, relay: Relay, verdict: Verdict) -> None:
-        """Nothing was sent to the caller: try elsewhere if the policy and the budget allow it."""
-        exchange.attempt = None
-        if exchange.trace is not None:
-            exchange.trace.failed(verdict.refusal.reason.value)
-        candidate = relay.endpoint.candidate
-        if verdict.pause_s:
-            candidate.paused_until_s = time.monotonic() + verdict.pause_s
-        if verdict.refusal.reason is Reason.MODEL_UNAVAILABLE:
-            self.fleet.unloaded(exchange.model_name, relay.endpoint)
-        if verdict.kind in (Kind.LOST, Kind.OVER):
-            exchange.was_lost = True
-        failures = exchange.snapshot.policy.failures
-        if may_resend(
-            verdict,
-            attempts=exchange.attempts,
-            max_attempts=failures.attempts,
-            resend_lost=failures.resend_before_output,
-        ):
-            self._route(exchange, verdict.refusal)
-        else:
-            self._unserved(exchange, verdict.refusal)
-
-    def goes_on(self, exchange: Exchange, relay: Relay, refusal: Refusal) -> bool:
-        """A replica was lost in mid-stream: whether another one takes over from the text sent.
-
-        `refusal` is what the caller is told when nobody does after all.
-        """
-        sent, call = exchange.sent, exchange.call
-        if sent is None or exchange.is_gone:
-            return False
-        sent.tokens += relay.tokens
-        has_room = sent.tokens < exchange.estimate.choice_output_tokens
-        text = sent.text(call) if has_room else None
-        if text is None or exchange.attempts >= exchange.snapshot.policy.failures.attempts:
-            sent.tokens -= relay.tokens
-            return False
-        exchange.rest = rest_of(call, text)
-        exchange.attempt = None
-        if exchange.trace is not None:
-            exchange.trace.failed(refusal.reason.value)
-        self._route(exchange, refusal)
-        if relay.is_paused and exchange.attempt is not None:
-            exchange.attempt.pause()
-        return True
-
-    def _unserved(self, exchange: Exchange, refusal: Refusal) -> None:
-        """Nobody takes it, or takes it over."""
-        if exchange.carried_tokens:
-            self.ends.stream_cut(exchange, None, refusal)
-        else:
-            self.ends.give_up(exchange, refusal)
+    # -- the end of all
 
     def cut_all(self) -> None:
         """The drain limit has passed: end what is still running, with a typed error."""
@@ -405,6 +372,8 @@ class Walk:
         for exchange in list(self.live):
             relay = exchange.attempt
             if not isinstance(relay, Relay):
+                if exchange.step in (Step.SENDING, Step.RELAYING):
+                    self.tries.unserved(exchange, refusal)  # between two tries
                 continue
             relay.cancel()
             if exchange.step is Step.RELAYING:
@@ -436,4 +405,5 @@ def _cannot(model: str, need: Capability, param: str) -> Refusal:
 def _work_of(exchange: Exchange) -> Work:
     tenant = exchange.tenant
     caller = Caller(tenant.id, tenant.timezone, exchange.key.id, exchange.call.body)
-    return Work(caller, exchange.work_class, exchange.estimate.amounts, exchange.credits)
+    share = FALLBACK if exchange.stand is not None else ""
+    return Work(caller, exchange.work_class, exchange.estimate.amounts, exchange.credits, share)

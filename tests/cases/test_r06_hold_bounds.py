@@ -11,7 +11,7 @@ import redis
 from routing.contracts.enums import Dimension, WindowKind
 from routing.store import keys
 from tests.accounting import fields
-from tests.gatewaying import ACME, error_of, row, serving
+from tests.gatewaying import ACME, error_of, row, rows, serving
 from tests.stack import ALPHA, limit, model, usd, wait_until
 from tests.upstream import UpstreamThread, answer, json_script, usage
 
@@ -111,3 +111,16 @@ def test_a_picture_is_not_held_as_text(tmp_path: Path, store: "redis.Redis[bytes
         assert call.result().status_code == 200
         event = row(store)
         assert event.spend_nanousd <= usd("0.0500")
+
+
+def test_a_tokenizer_that_knows_no_words_is_held_for_from_the_first_request(
+    tmp_path: Path, store: "redis.Redis[bytes]"
+) -> None:
+    """A token a byte, where the model's own rate says 2.5: the hold bounds it all the same."""
+    with UpstreamThread() as upstream, serving(tmp_path, upstream, models=MODELS) as gateway:
+        for number, text in enumerate((WORDS_100, WORDS_100 * 2, WORDS_100), 1):
+            upstream.plan(json_script(answer(used=usage(len(text) + 4, 1))))
+            assert gateway.chat(max_tokens=1, messages=said(text)).status_code == 200
+            found = rows(store, number)[-1]
+            assert found.input_tokens == len(text) + 4
+            assert not found.is_above_hold

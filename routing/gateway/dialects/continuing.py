@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from routing.decision.seam import Held, Whole, whole
 from routing.gateway.dialects.body import Call
 from routing.gateway.dialects.openai import CHAT, COMPLETIONS
 from routing.gateway.sse import payloads_of
@@ -75,21 +76,25 @@ class Sent:
 
     __slots__ = (
         "_gap",
+        "_held",
         "_new_names",
         "_pieces",
         "_raw_bytes",
         "_text",
         "_text_bytes",
         "created",
+        "events",
         "id",
         "is_plain",
         "tokens",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, held: Held) -> None:
+        self._held = held
         self.is_plain = True
         self.id = self.created = b""
-        self.tokens = 0  # of the streams that were lost
+        self.events = 0  # with output, of the streams that were lost
+        self.tokens = 0  # in them, as far as is known while the stream runs
         self._pieces: list[bytes] = []
         self._raw_bytes = 0
         self._text: list[str] = []
@@ -121,8 +126,18 @@ class Sent:
         self._gap = whole[len(whole.rstrip()) :]
         return whole.strip() or None
 
-    def joined(self, out: bytes) -> bytes:
-        """Events of the new stream as the caller gets them."""
+    def whole(self, prompt_tokens: int, output_tokens: int, rest_events: int) -> Whole:
+        """Usage of all parts, from what the last one reports and how many events it had."""
+        return whole(
+            prompt_tokens,
+            output_tokens,
+            events=self.events,
+            rest_events=rest_events,
+            held=self._held,
+        )
+
+    def joined(self, out: bytes, rest_events: int) -> bytes:
+        """Events of the new stream, which has had `rest_events`, as the caller gets them."""
         if self._new_names is None:
             self._new_names = self._names_in(out)
         for new, old in self._new_names:
@@ -130,7 +145,9 @@ class Sent:
         if self._gap:
             out = self._without_gap(out)
         if b'"usage":{' in out or b'"usage": {' in out:
-            out = b"".join(self._with_whole_usage(raw, data) for raw, data in payloads_of(out))
+            out = b"".join(
+                self._with_whole_usage(raw, data, rest_events) for raw, data in payloads_of(out)
+            )
         return out
 
     def _condense(self) -> None:
@@ -196,7 +213,7 @@ class Sent:
             return b"data: %b\n\n" % msgspec.json.encode(event)
         return raw
 
-    def _with_whole_usage(self, raw: bytes, payload: bytes) -> bytes:
+    def _with_whole_usage(self, raw: bytes, payload: bytes, rest_events: int) -> bytes:
         if b'"usage"' not in payload:
             return raw
         event = _object(payload)
@@ -205,9 +222,10 @@ class Sent:
             return raw
         prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
         if isinstance(prompt, int) and isinstance(output, int):
-            usage["prompt_tokens"] = max(0, prompt - self.tokens)
-            usage["completion_tokens"] = output + self.tokens
-            usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
+            found = self.whole(prompt, output, rest_events)
+            usage["prompt_tokens"] = found.input_tokens
+            usage["completion_tokens"] = found.output_tokens
+            usage["total_tokens"] = found.input_tokens + found.output_tokens
             details = usage.get("prompt_tokens_details")
             if isinstance(details, dict) and isinstance(details.get("cached_tokens"), int):
                 cached = min(details["cached_tokens"], usage["prompt_tokens"])

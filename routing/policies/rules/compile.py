@@ -17,6 +17,7 @@ from routing.contracts.snapshot import (
     SCHEMA_VERSION,
     ClassPolicy,
     FailurePolicy,
+    Fallback,
     KeyEntry,
     ModelEntry,
     OutagePolicy,
@@ -30,6 +31,7 @@ from routing.contracts.snapshot import (
     encode_snapshot,
 )
 from routing.policies.rules.document import ClassRule, Document, HookRule, ModelRule, WorkflowRule
+from routing.policies.rules.fallbacks import Evaluated
 
 _Cap = TypeVar("_Cap", int, str)
 
@@ -55,6 +57,7 @@ class Sources:
     fleet_limits: tuple[CapacityLimit, ...] = ()
     resources: Mapping[str, tuple[Price, ...]] = field(default_factory=dict)
     hooks: Mapping[str, HookEntry] = field(default_factory=dict)
+    evaluations: frozenset[Evaluated] = frozenset()
 
 
 def compile_snapshot(
@@ -63,7 +66,8 @@ def compile_snapshot(
     """The snapshot without number and time (both 0): equal sources give equal bytes.
 
     A model that has lost its catalogue row or was never priced is left out, so that it is refused
-    rather than served for nothing; pools that are gone are left out of its targets.
+    rather than served for nothing; pools that are gone are left out of its targets, and fallbacks
+    whose evaluation was withdrawn out of its fallbacks.
     """
     models = {
         name: _model(name, rule, document, sources)
@@ -113,6 +117,11 @@ def _model(name: str, rule: ModelRule, document: Document, sources: Sources) -> 
             if target.pool in sources.pools
         ),
         prices=sources.prices[name],
+        fallbacks=tuple(
+            Fallback(one.model, tuple(one.when), float(one.headroom_ratio))
+            for one in rule.fallbacks
+            if (one.evaluation, name, one.model) in sources.evaluations
+        ),
     )
 
 
@@ -132,6 +141,8 @@ def _policy(document: Document, version: int, digest: str) -> PolicyEntry:
             retry_burst=float(failures.retry_budget.burst),
             resend_before_output=failures.resend_before_output,
             continue_lost=failures.on_stream_loss == "continue",
+            backoff_base_s=float(failures.backoff.base_s),
+            backoff_max_s=float(failures.backoff.max_s),
         ),
         outage=OutagePolicy(
             store_away=document.outage.store_away,

@@ -14,7 +14,9 @@ from routing.decision.filters import SLOW_START_S
 
 SCHEMA_VERSION = 1
 FLOOR_RATIO = 0.05
-# Of a class; not written out, so that documents from before they existed keep their digest.
+_UNSAID_BACKOFF = BACKOFF_BASE_S, BACKOFF_MAX_S = 0.05, 2.0
+# Of a class; not written out (nor is the back-off), so that documents from before they existed keep
+# their digest.
 UNSAID: dict[str, float] = {"reserve_ratio": 0.0, "floor_ratio": FLOOR_RATIO}
 
 
@@ -31,12 +33,30 @@ class TargetRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: str = ""
 
 
+class FallbackRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Another model that may answer when this one cannot.
+
+    `evaluation` names the record that it is good enough; `headroom_ratio` of its pools' limits is
+    kept for such work.
+    """
+
+    model: str
+    when: list[str]
+    evaluation: str
+    headroom_ratio: float
+    note: str = ""
+
+
 class ModelRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Names and targets of one model. `context_tokens` narrows what the model can take."""
+    """Names and targets of one model. `context_tokens` narrows what the model can take.
+
+    `fallbacks` are other models, in order of preference.
+    """
 
     aliases: list[str]
     targets: list[TargetRule]
     context_tokens: int | None
+    fallbacks: list[FallbackRule] = []
     note: str = ""
 
 
@@ -127,6 +147,14 @@ class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     note: str = ""
 
 
+class Backoff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is waited between two tries: a part of `base_s`, doubled each time, up to `max_s`."""
+
+    base_s: float = BACKOFF_BASE_S
+    max_s: float = BACKOFF_MAX_S
+    note: str = ""
+
+
 class FailuresRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is tried again; a lost stream ends with an `error`, or goes on elsewhere: `continue`."""
 
@@ -134,6 +162,7 @@ class FailuresRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     retry_budget: RetryBudget
     resend_before_output: bool
     on_stream_loss: str = "error"
+    backoff: Backoff = Backoff()
     note: str = ""
 
 
@@ -203,6 +232,11 @@ def to_plain(document: Document) -> dict[str, object]:
         for key, default in UNSAID.items() if isinstance(rule, dict) else ():
             if rule.get(key) == default:
                 del rule[key]
+    backoff = document.failures.backoff
+    if (backoff.base_s, backoff.max_s) == _UNSAID_BACKOFF:
+        plain["failures"].pop("backoff", None)
+        if backoff.note:
+            plain["failures"]["backoff"] = {"note": backoff.note}
     return plain
 
 

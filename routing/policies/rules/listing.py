@@ -14,6 +14,7 @@ CHECKS: tuple[tuple[str, frozenset[str]], ...] = (
     ("Models have a price", frozenset({"price"})),
     ("Targets are pools that serve the model", frozenset({"pool", "count", "drained"})),
     ("Hooks exist and see every answer", frozenset({"hook", "hook_gap"})),
+    ("Fallbacks are evaluated, elsewhere and as able", frozenset({"fallback", "capability"})),
 )
 OTHER = "Shares and bounds fit together"
 

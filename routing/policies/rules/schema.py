@@ -10,12 +10,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from routing.contracts.enums import WorkClass
+from routing.contracts.enums import FallbackWhen, WorkClass
 from routing.contracts.hooks import MAX_DEADLINE_MS, MAX_USES, HookPoint
 from routing.contracts.snapshot import MAX_TASK_S
 from routing.decision.filters import SLOW_START_S
 from routing.decision.workflow import MAX_REPEATS
-from routing.policies.rules.document import FLOOR_RATIO, SCHEMA_VERSION
+from routing.policies.rules.document import (
+    BACKOFF_BASE_S,
+    BACKOFF_MAX_S,
+    FLOOR_RATIO,
+    SCHEMA_VERSION,
+)
 
 MAX_FINDINGS = 100  # a document that is wrong everywhere is not a policy; a person reads this
 MAX_MODELS = 1000
@@ -24,7 +29,9 @@ MAX_TARGETS = 50
 MAX_WORKFLOWS = 100  # kinds of tasks
 TASK_KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,63}")
 USD = re.compile(r"(?=.*[1-9])[0-9]{1,6}(\.[0-9]{1,9})?")  # above 0, exact in nano-dollars
+MAX_FALLBACKS = 4  # each is estimated for every request of the model
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
+EVALUATION = re.compile(r"ev-[1-9][0-9]{0,17}")
 SLUG = re.compile(r"[-a-zA-Z0-9_]{1,120}")
 _REQUIRED = object()
 
@@ -132,11 +139,20 @@ _TARGET = Group(
         "adapter": (Text(MODEL_NAME), ""),
     }
 )
+_FALLBACK = Group(
+    {
+        "model": (Text(MODEL_NAME), _REQUIRED),
+        "when": (Listed(Choice(tuple(FallbackWhen)), len(FallbackWhen)), list(FallbackWhen)),
+        "evaluation": (Text(EVALUATION), _REQUIRED),
+        "headroom_ratio": (Number(0.01, 0.5), _REQUIRED),
+    }
+)
 _MODEL = Group(
     {
         "aliases": (Listed(Text(MODEL_NAME), MAX_ALIASES), []),
         "targets": (Listed(_TARGET, MAX_TARGETS), _REQUIRED),
         "context_tokens": (Number(1, 100_000_000, is_integer=True), None),
+        "fallbacks": (Listed(_FALLBACK, MAX_FALLBACKS), []),
     }
 )
 # First-token deadlines: ten times the default objective of the class, 600 s for batch.
@@ -171,6 +187,12 @@ _FAILURES = Group(
         ),
         "resend_before_output": (Flag(), False),
         "on_stream_loss": (Choice(("error", "continue")), "error"),
+        "backoff": (
+            Group(
+                {"base_s": (Number(0, 5), BACKOFF_BASE_S), "max_s": (Number(0, 30), BACKOFF_MAX_S)}
+            ),
+            {},
+        ),
     }
 )
 _ROUTING = Group(
@@ -385,4 +407,6 @@ def _name_fix(pattern: re.Pattern[str]) -> str:
         return 'Dollars above 0 as text, such as "2.00"; at most 6 digits, then 9 after the point.'
     if pattern in (MODEL_NAME, TASK_KIND):
         return "Letters, digits and . _ : / @ + - only, starting with a letter or digit."
+    if pattern is EVALUATION:
+        return "Name a record of the evaluations page, such as ev-12."
     return "Letters, digits, - and _ only."

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from routing.contracts.snapshot import DEFAULT_KIND
 from routing.policies.rules.document import Document, ModelRule, WorkflowRule, from_plain
+from routing.policies.rules.fallbacks import FallbackFacts, fallback_findings
 from routing.policies.rules.hooks import hook_findings
 from routing.policies.rules.schema import SCHEMA, Finding, Level, Reader
 
@@ -18,7 +19,7 @@ class Surroundings:
     """What a policy may name: models of the catalogue, pool -> model served, models priced now.
 
     `limited` are the pools with limits of their own, `hooks` the hooks that exist; None where
-    nobody knows.
+    nobody knows. `fallbacks` is what those are held against.
     """
 
     models: frozenset[str]
@@ -26,6 +27,7 @@ class Surroundings:
     priced: frozenset[str]
     limited: frozenset[str] | None = None
     hooks: frozenset[str] | None = None
+    fallbacks: FallbackFacts = field(default_factory=FallbackFacts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ def check(plain: object, around: Surroundings) -> Checked:
     findings = [
         *_aliases(document),
         *_references(document, around),
+        *fallback_findings(document, around.fallbacks),
         *_shares(document, around),
         *_workflows(document),
         *hook_findings(document.hooks, around.hooks),
@@ -130,6 +133,8 @@ def _shares(document: Document, around: Surroundings) -> list[Finding]:
     if kept > 1 + _ROUNDING:
         reason = f"reserves and floors sum to {kept:g}."
         return [_refuse("classes", "sum", reason, "At most 1: lower one of them.")]
+    if too_wide := _headrooms(document, kept):
+        return too_wide
     if around.limited is None:
         return []
     named = {target.pool for rule in document.models.values() for target in rule.targets}
@@ -164,6 +169,21 @@ def _workflows(document: Document) -> list[Finding]:
         if rule == WorkflowRule(note=rule.note)
     ]
     return findings
+
+
+def _headrooms(document: Document, kept: float) -> list[Finding]:
+    """What a pool keeps for fallbacks comes beside what it keeps for classes."""
+    return [
+        _refuse(
+            f"models.{model}.fallbacks[{at}].headroom_ratio",
+            "sum",
+            f"with reserves and floors of {kept:g} it is {kept + one.headroom_ratio:g} of a pool.",
+            "At most 1: lower one of them.",
+        )
+        for model, rule in document.models.items()
+        for at, one in enumerate(rule.fallbacks)
+        if kept + one.headroom_ratio > 1 + _ROUNDING
+    ]
 
 
 def _refuse(path: str, rule: str, reason: str, fix: str) -> Finding:

@@ -1,15 +1,24 @@
 """What changed between two policies, in sentences that a person can agree or object to.
 
-Both documents are flattened to paths, a model's targets by their pool. Each changed path is said in
+Both documents are flattened to paths, a model's targets by their pool and its fallbacks by their
+model. Each changed path is said in
 exactly one sentence; a path that no sentence knows is still said, by its name.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from routing.contracts.snapshot import DEFAULT_KIND
 from routing.decision.filters import SLOW_START_S
-from routing.policies.rules.document import UNSAID, Document, to_plain
+from routing.policies.rules.document import (
+    BACKOFF_BASE_S,
+    BACKOFF_MAX_S,
+    UNSAID,
+    Document,
+    to_plain,
+)
+from routing.policies.rules.fallbacks import fallback_changes, flat_fallbacks
 from routing.policies.rules.hooks import flat_hooks, hook_changes
 
 CLASSES = ("interactive", "standard", "batch")
@@ -85,16 +94,23 @@ def _flatten(value: object, path: str, found: Flat) -> None:
         for key, item in value.items():
             if key != "note":
                 _flatten(item, _below(path, str(key)), found)
-    elif path.endswith(".targets") and isinstance(value, list):
+    elif isinstance(value, list):
+        _flatten_list(value, path, found)
+    else:
+        found[path] = value
+
+
+def _flatten_list(value: list[Any], path: str, found: Flat) -> None:
+    if path.endswith(".targets"):
         for target in value:
             for key in _TARGET_KEYS:
                 found[f"{path}[{target['pool']}].{key}"] = target.get(key, "")
-    elif path == "hooks" and isinstance(value, list):
+    elif path.endswith(".fallbacks"):
+        found.update(flat_fallbacks(value, path))
+    elif path == "hooks":
         found.update(flat_hooks(value))
-    elif isinstance(value, list):
-        found[path] = tuple(value)
     else:
-        found[path] = value
+        found[path] = tuple(value)
 
 
 def _below(path: str, key: str) -> str:
@@ -126,6 +142,9 @@ def _model(change: _Change, name: str, *, in_before: bool, in_after: bool) -> No
         _aliases(change, name, f"{prefix}aliases")
         _targets(change, name, f"{prefix}targets[")
         _context(change, name, f"{prefix}context_tokens")
+        inside = change.below(f"{prefix}fallbacks[")
+        for found in fallback_changes(change.before, change.after, name, inside):
+            change.say(found.paths, found.text, takes=found.takes)
 
 
 def _aliases(change: _Change, name: str, path: str) -> None:
@@ -247,6 +266,16 @@ def _said(text: str) -> Callable[[object, object], str]:
     return lambda old, new: f"{text.format(new=_value(new))} (was {_value(old)})."
 
 
+def _backoff(text: str, unsaid: float) -> Callable[[object, object], str]:
+    """Values that a document leaves out are the default."""
+
+    def said(old: object, new: object) -> str:
+        was, now = (_value(unsaid if value is None else value) for value in (old, new))
+        return f"{text.format(new=now)} (was {was})."
+
+    return said
+
+
 _PLAIN: dict[str, Callable[[object, object], str]] = {
     "schema_version": _said("The document is of schema {new}"),
     "admission.default_class": _said("Requests that name no class are {new}"),
@@ -268,6 +297,8 @@ _PLAIN: dict[str, Callable[[object, object], str]] = {
         if new
         else "A request lost before its first token is an error (was: sent again)."
     ),
+    "failures.backoff.base_s": _backoff("A first resend waits up to {new} s", BACKOFF_BASE_S),
+    "failures.backoff.max_s": _backoff("No resend waits longer than {new} s", BACKOFF_MAX_S),
     "failures.on_stream_loss": lambda _old, new: (
         "A lost stream goes on elsewhere from the text sent (was: ends with an error)."
         if new == "continue"

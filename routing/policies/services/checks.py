@@ -6,12 +6,15 @@ from django.utils import timezone
 
 from capacity.fleet.selectors import models_for_snapshot, pools_for_snapshot
 from console.errors import Conflict, InvalidInput
+from routing.contracts.capabilities import capabilities_of
+from routing.evaluations.selectors import standing
 from routing.hooks.selectors import hooks_for_snapshot
 from routing.models import PolicyVersion
 from routing.policies.rules.compile import (
     ModelFacts,
 )
 from routing.policies.rules.document import Document
+from routing.policies.rules.fallbacks import FallbackFacts, PoolFacts
 from routing.policies.rules.schema import Finding
 from routing.policies.rules.validate import Checked, Surroundings, check
 from routing.policies.rules.words import Sentence
@@ -59,19 +62,39 @@ def check_document(document: object) -> Checked:
     """Every finding about a document, against what exists now. Changes nothing."""
     now_ms = int(timezone.now().timestamp() * 1000)
     prices = prices_for_snapshot(timezone.now())
-    pools = pools_for_snapshot()
+    pools, models = pools_for_snapshot(), model_facts()
     return check(
         document,
         Surroundings(
-            models=frozenset(model_facts()),
+            models=frozenset(models),
             pools={name: pool.served_model for name, pool in pools.items()},
             hooks=frozenset(hooks_for_snapshot()),
             limited=frozenset(name for name, pool in pools.items() if pool.limits),
             priced=frozenset(
                 model for model, rows in prices.items() if rows[0].valid_from_ms <= now_ms
             ),
+            fallbacks=FallbackFacts(
+                context_tokens={name: facts.context_tokens for name, facts in models.items()},
+                pools={
+                    name: PoolFacts(
+                        domain=pool.failure_domain,
+                        capabilities=capabilities_of(pool.style, pool.capabilities),
+                        has_limits=bool(pool.limits),
+                    )
+                    for name, pool in pools.items()
+                },
+                evaluations=standing() if _names_fallbacks(document) else frozenset(),
+            ),
         ),
     )
+
+
+def _names_fallbacks(document: object) -> bool:
+    """Most policies name none: their checks are spared a query."""
+    models = document.get("models") if isinstance(document, dict) else None
+    if not isinstance(models, dict):
+        return False
+    return any(isinstance(rule, dict) and rule.get("fallbacks") for rule in models.values())
 
 
 def accepted(policy: str, plain: object) -> Document:

@@ -12,6 +12,7 @@ from capacity.fleet.selectors import capacity_limits, pools_for_snapshot
 from console.audit.rules import SYSTEM
 from console.audit.services import record
 from routing.contracts.snapshot import SnapshotError, decode_snapshot, encode_snapshot
+from routing.evaluations.selectors import standing
 from routing.hooks.selectors import hooks_for_snapshot
 from routing.models import Policy, PolicyVersion, SnapshotRow
 from routing.policies.rules.compile import (
@@ -128,6 +129,7 @@ def _store_if_news(seen: _Seen) -> int:
             fleet_limits=capacity_limits(None),
             resources=resource_prices_for_snapshot(now),
             hooks=hooks_for_snapshot(),
+            evaluations=standing(),
         ),
     )
     digest = content_digest(snapshot)

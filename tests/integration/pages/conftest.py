@@ -24,6 +24,7 @@ def world(store) -> factories.World:
     factories.make_quota_request(made, "acme")
     factories.make_refusals(made, "acme", 3)
     factories.make_hook()
+    factories.make_evaluations(made)
     made.draft = factories.make_draft(made)
     make_runs(made)
     factories.make_single_prices(made, "p-a", 1)

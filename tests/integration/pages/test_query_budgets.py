@@ -43,6 +43,7 @@ def test_queries_stay_inside_the_budget_and_do_not_grow_with_rows(world, store):
     for number in range(50):
         factories.make_tenant(world, f"team-{number:02d}")
         factories.make_quota_request(world, f"team-{number:02d}")
+    factories.make_evaluations(world, 60)
     make_runs(world, 60)
     for number in range(49):
         factories.make_hook(f"hook-{number}")

@@ -31,6 +31,7 @@ def world(store) -> World:
     factories.make_quota_request(made, "acme")
     factories.make_refusals(made, "acme", 3)
     factories.make_hook()
+    factories.make_evaluations(made)
     made.draft = factories.make_draft(made)
     made.run = make_runs(made)
     offer = {"person": "phantom", "role": "tenant_viewer", "invited_by": None}

@@ -64,7 +64,7 @@ def test_an_override_that_nothing_would_obey_is_refused_at_its_field(world):
     ):
         answer = caller.call("post", "overrides/", wrong)
         assert (answer.status_code, answer.json()["field"]) == (422, field), wrong
-        assert field != "model" or "Known: llama-8b." in answer.json()["hint"]
+        assert field != "model" or "Known: llama-70b, llama-8b." in answer.json()["hint"]
     assert caller.call("get", "overrides/").json() == before
     for right in ({**caps, "model": "llama-8b"}, {**shed, "admitted_ratio": 0}):
         assert caller.call("post", "overrides/", right).status_code == 201, right
@@ -74,7 +74,7 @@ def test_an_objective_of_a_model_that_there_is_not_is_refused_by_name(world):
     caller = Caller(world, "ada")
     answer = caller.call("put", "objectives/", {**OBJECTIVE, "model": "ghost"})
     assert (answer.status_code, answer.json()["field"]) == (422, "model")
-    assert "Known: llama-8b." in answer.json()["hint"]
+    assert "Known: llama-70b, llama-8b." in answer.json()["hint"]
     known = caller.call("put", "objectives/", {**OBJECTIVE, "model": "llama-8b"})
     assert (known.status_code, known.json()["model"]) == (200, "llama-8b")
 

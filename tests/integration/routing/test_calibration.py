@@ -74,7 +74,7 @@ def test_prior_stands_until_there_are_enough_samples() -> None:
     few.observe(Ask(1_000), event(250))
     few._take([])
     assert few.rates("m", 2.5).plain == pytest.approx(0.9 * 4.0, rel=0.02)
-    assert few.rates("other", 2.5) == Rates(2.5, 1.0)
+    assert few.rates("other", 2.5) == Rates(2.5, 1.0, is_unseen=True)
 
 
 def test_rate_is_below_the_least_and_bounded() -> None:
@@ -94,6 +94,19 @@ def test_one_dearer_prompt_lowers_the_prior_before_enough_are_known() -> None:
     cheaper = taught("a", 5, count=1)
     cheaper._take([])
     assert cheaper.rates("m", 2.5).plain == 2.5
+
+
+def test_the_first_report_counts_at_once() -> None:
+    """Not with the next sharing: until then every further request would be held too low."""
+    calibration = Calibration("a")
+    assert calibration.rates("m", 2.5).is_unseen
+    calibration.observe(Ask(1_000), event(200))
+    assert calibration.rates("m", 2.5) == Rates(2.5, 1.0)
+    calibration.observe(Ask(1_000), event(1_000))
+    assert calibration.rates("m", 2.5).plain == 1.0
+    calibration._take([])
+    assert calibration.rates("m", 2.5).plain == 1.0, "shared, and counted once"
+    assert calibration._all["m"].count == 2
 
 
 @given(
@@ -119,7 +132,7 @@ def test_estimated_usage_pictures_and_ids_teach_nothing() -> None:
         calibration.observe(Ask(1_000, images=1), event(1_000))
         calibration.observe(Ask(1_000, input_tokens=9), event(1_000))
     calibration._take([])
-    assert calibration.rates("m", 2.5) == Rates(2.5, 1.0)
+    assert calibration.rates("m", 2.5) == Rates(2.5, 1.0, is_unseen=True)
 
 
 def test_dense_text_beside_plain_is_learnt_without_risk() -> None:

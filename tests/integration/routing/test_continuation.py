@@ -31,7 +31,8 @@ from tests.upstream import (
 
 TOKENS = ["Hello", " wor", "ld,\n", "\n", "this \u00e9t\u00e9 ", " is", ' "it" \\.']
 WHOLE = "".join(TOKENS)
-PROMPT_TOKENS = 20  # as the engines count the caller's own
+PROMPT_TOKENS = 12  # as the engines count the caller's own, fewer than are held
+PROMPT = "Say it in these words, without a change: "
 GOES_ON = policy(failures=FailurePolicy(continue_lost=True), deadlines=(20.0, 1.0, 60.0))
 
 
@@ -82,8 +83,8 @@ class Engines:
         if len(self.asked) == 1:
             return self.lost
         if "prompt" in body:
-            assert body["prompt"].startswith("Say it: ")
-            return rest(body["prompt"].removeprefix("Say it: "), is_chat=False)
+            assert body["prompt"].startswith(PROMPT)
+            return rest(body["prompt"].removeprefix(PROMPT), is_chat=False)
         assert body["continue_final_message"] is True
         assert body["add_generation_prompt"] is False
         assert [one["role"] for one in body["messages"]] == ["user", "assistant"]
@@ -109,7 +110,7 @@ def ask(gateway: GatewayProcess, is_chat: bool = True, **fields: Any) -> tuple[l
     path = "/v1/chat/completions"
     if not is_chat:
         path = "/v1/completions"
-        body = {"prompt": "Say it: "} | {k: v for k, v in body.items() if k != "messages"}
+        body = {"prompt": PROMPT} | {k: v for k, v in body.items() if k != "messages"}
     headers = {"authorization": f"Bearer {ACME_KEY}"}
     found = httpx.post(gateway.url + path, json=body, headers=headers, timeout=30, trust_env=False)
     assert found.status_code == 200, found.text
@@ -241,3 +242,94 @@ def test_a_whole_answer_in_place_of_the_rest_is_an_error(
         events, _ = ask(gateway)
         assert error_of(events[-1]) == "upstream_error"
         assert row(store).status is RequestStatus.INCOMPLETE
+
+
+THREE = 3  # tokens that each event carries
+
+
+def test_several_tokens_an_event_are_counted_on_both_sides_of_the_seam(
+    tmp_path: Path, store: "redis.Redis[bytes]", engines: Engines
+) -> None:
+    """Engines may stream in steps: what was lost is told from how much an event of the rest had."""
+    sent, left = ["one two three "] * 4, ["four five six "] * 5
+    more = THREE * len(left) + 1  # the last one ends the answer and has no text
+    used = usage(PROMPT_TOKENS + THREE * len(sent), more, cached=PROMPT_TOKENS + 4)
+    ending = [event(delta(finish="stop")), event(chunk([], usage=used)), event("[DONE]")]
+    beginning_of = [Send(framed(event(delta(text)))) for text in sent]
+    whole_rest = [*(event(delta(text)) for text in left), *ending]
+    going_on = [sse_head(), *(Send(framed(one)) for one in whole_rest), Send(b"0\r\n\r\n")]
+    for server in engines.servers:
+
+        def choose(seen: Any) -> list[Step]:
+            engines.asked.append(seen.json)
+            return engines.lost if len(engines.asked) == 1 else going_on
+
+        server.choose = choose  # type: ignore[assignment]
+    with serving(tmp_path, *engines.servers, policy=GOES_ON) as gateway:
+        for place in (1, 2, 3):
+            engines.plan(*beginning_of, Reset())
+            events, text = ask(gateway, stream_options={"include_usage": True})
+            assert text == "".join(sent + left)
+            (told,) = [one["usage"] for one in events[:-1] if one.get("usage")]
+            found = rows(store, place)[-1]
+            assert found.usage_source == "counted"
+            assert found.input_tokens == told["prompt_tokens"] == PROMPT_TOKENS
+            assert found.output_tokens == told["completion_tokens"] == THREE * len(sent) + more
+            assert found.cached_tokens == PROMPT_TOKENS
+            counts = (found.input_tokens, found.cached_tokens, found.output_tokens)
+            assert found.spend_nanousd == spend_nanousd(ALPHA, *counts)
+            assert not found.is_above_hold
+
+
+def test_an_engine_that_goes_past_the_bound_is_not_the_callers_cost(
+    tmp_path: Path, store: "redis.Redis[bytes]", engines: Engines
+) -> None:
+    """Nobody knew how many tokens an event had: the row ends at what was held."""
+    lost = [Send(framed(event(delta("one two three ")))) for _ in range(8)]
+    used = usage(PROMPT_TOKENS + 24, 22)
+    rest_events = [*(event(delta("more and more ")) for _ in range(7)), event(delta(finish="stop"))]
+    rest_events += [event(chunk([], usage=used)), event("[DONE]")]
+    for server in engines.servers:
+
+        def choose(seen: Any) -> list[Step]:
+            engines.asked.append(seen.json)
+            if len(engines.asked) == 1:
+                return engines.lost
+            return [sse_head(), *(Send(framed(one)) for one in rest_events), Send(b"0\r\n\r\n")]
+
+        server.choose = choose  # type: ignore[assignment]
+    with serving(tmp_path, *engines.servers, policy=GOES_ON) as gateway:
+        engines.plan(*lost, Reset())
+        ask(gateway, max_tokens=30)
+        assert [body["max_tokens"] for body in engines.asked] == [30, 22]
+        found = row(store)
+        assert (found.output_tokens, found.held_output_tokens) == (30, 30)
+        assert not found.is_above_hold
+
+
+def test_an_engine_known_to_stream_in_steps_is_told_what_is_left_in_tokens(
+    tmp_path: Path, store: "redis.Redis[bytes]", engines: Engines
+) -> None:
+    said = [Send(framed(event(delta("one two three ")))) for _ in range(4)]
+    used = usage(PROMPT_TOKENS, THREE * len(said) + 1)
+    ends = (delta(finish="stop"), chunk([], usage=used), "[DONE]")
+    finished = [sse_head(), *said, *(Send(framed(event(one))) for one in ends), Send(b"0\r\n\r\n")]
+    lost = [sse_head(), *said, Reset()]
+    served: set[int] = set()
+    for number, server in enumerate(engines.servers):
+
+        def choose(seen: Any, number: int = number) -> list[Step]:
+            engines.asked.append(seen.json)
+            served.add(number)
+            return engines.lost if len(engines.asked) == 1 else finished
+
+        server.choose = choose  # type: ignore[assignment]
+    with serving(tmp_path, *engines.servers, policy=GOES_ON) as gateway:
+        for turn in range(40):
+            if len(served) == 2:
+                break
+            engines.lost, engines.asked = finished, []
+            ask(gateway, messages=[{"role": "user", "content": f"number {turn}"}])
+        engines.lost, engines.asked = lost, []
+        ask(gateway)
+        assert [body["max_tokens"] for body in engines.asked] == [100, 100 - THREE * len(said)]

@@ -96,7 +96,7 @@ def test_a_plan_on_what_is_no_longer_live_is_refused_with_what_changed(world: Wo
 
 
 def test_an_unsound_document_is_not_kept(world: World) -> None:
-    answer = planned(Caller(world, "ana"), hooks=[])
+    answer = planned(Caller(world, "ana"), nonsense=[])
     assert (answer.status_code, answer.json()["code"]) == (422, "policy_refused")
     assert not PolicyPlan.objects.exists()
 

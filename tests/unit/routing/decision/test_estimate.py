@@ -79,3 +79,18 @@ def test_stated_bound_leaves_room_for_the_least_prompt() -> None:
 
 def test_dense_text_is_held_at_its_own_rate() -> None:
     assert held(Ask(500, dense_bytes=250, output_tokens=1)).amounts.input_tokens == 100 + 250
+
+
+def test_a_model_that_nobody_has_seen_count_is_held_a_token_a_byte() -> None:
+    unseen = Rates(2.5, is_unseen=True)
+    for size in (256, 1_000, 4_000):
+        assert held(Ask(size), rates=unseen).amounts.input_tokens == size  # type: ignore[arg-type]
+    small = held(Ask(255), rates=unseen)  # type: ignore[arg-type]
+    assert small.amounts.input_tokens == 102
+
+
+def test_its_answers_are_not_cut_short_for_that() -> None:
+    seen, unseen = held(Ask(2500)), held(Ask(2500), rates=Rates(2.5, is_unseen=True))  # type: ignore[arg-type]
+    assert seen.choice_output_tokens == unseen.choice_output_tokens == 3096
+    assert unseen.amounts.input_tokens == 2500
+    assert unseen.amounts.kv_tokens == 2500 + 3096

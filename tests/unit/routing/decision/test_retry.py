@@ -1,10 +1,13 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from routing.decision.retry import (
     FULL_PAUSE_S,
     LEAVING_PAUSE_S,
     Kind,
     RetryBudgets,
+    backoff_s,
     judge,
     judge_event,
     may_resend,
@@ -76,3 +79,39 @@ def test_retries_never_exceed_the_burst_plus_a_tenth_of_successes() -> None:
         budgets.succeeded("p", "t")
     assert sum(budgets.take("p", "t") for _ in range(50)) in (2, 3)
     assert budgets.take("p", "other"), "tenants have budgets of their own"
+
+
+waits = st.floats(0, 30)
+
+
+@given(st.uuids().map(str), st.integers(1, 3), waits, waits, waits, waits)
+def test_a_wait_is_bounded_by_jitter_hint_and_the_requests_own_time(
+    request_id: str, attempts: int, base_s: float, max_s: float, hint_s: float, left_s: float
+) -> None:
+    wait_s = backoff_s(
+        request_id, attempts, base_s=base_s, max_s=max_s, hint_s=hint_s, left_s=left_s
+    )
+    if wait_s is None:
+        assert left_s <= (min(hint_s, max_s) or min(max_s, base_s * 2 ** (attempts - 1)))
+        return
+    assert 0 <= wait_s <= max_s
+    assert wait_s < left_s
+    if hint_s:
+        assert wait_s == min(hint_s, max_s)
+    else:
+        assert wait_s <= base_s * 2 ** (attempts - 1)
+
+
+def test_jitter_fills_the_whole_range_and_doubles() -> None:
+    def spread(attempts: int) -> list[float]:
+        found = [
+            backoff_s(str(n), attempts, base_s=0.1, max_s=1.0, left_s=60.0) for n in range(1000)
+        ]
+        return sorted(one for one in found if one is not None)
+
+    first, second = spread(1), spread(2)
+    assert (len(first), len(second)) == (1000, 1000)
+    assert first[0] < 0.01
+    assert 0.09 < first[-1] <= 0.1
+    assert 0.18 < second[-1] <= 0.2
+    assert sum(first) / 1000 == pytest.approx(0.05, rel=0.1)

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from routing.contracts.enums import WorkClass
-from routing.contracts.snapshot import PoolEntry, Price, TenantEntry, encode_snapshot
+from routing.contracts.snapshot import Fallback, PoolEntry, Price, TenantEntry, encode_snapshot
 from routing.policies.rules.compile import ModelFacts, Sources, compile_snapshot, content_digest
-from routing.policies.rules.document import Document, digest_of
+from routing.policies.rules.document import Document, digest_of, from_plain
+from routing.policies.rules.schema import SCHEMA, Reader
 from routing.policies.rules.validate import Surroundings, check
 
 POOLS = {
@@ -107,3 +108,22 @@ def test_shares_of_a_class_reach_the_gateways():
     shares = {name: (one.reserve_ratio, one.floor_ratio) for name, one in policy.classes.items()}
     assert shares == {"interactive": (0.5, 0.1), "standard": (0.0, 0.05), "batch": (0.0, 0.05)}
     assert policy.label == "main@3"
+
+
+def test_a_fallback_lasts_as_long_as_its_evaluation_stands():
+    one = {"model": "llama-70b", "evaluation": "ev-1", "headroom_ratio": 0.1}
+    two = one | {"evaluation": "ev-2", "when": ["no_capacity"]}
+    targets = [{"pool": "p-a"}]
+    for rule, wanted in ((one, ()), (two, (Fallback("llama-70b", ("no_capacity",), 0.1),))):
+        models = {"llama-8b": {"targets": targets, "fallbacks": [rule]}}
+        reader = Reader()
+        read = reader.read(SCHEMA, {"name": "main", "models": models}, "")
+        assert reader.findings == []
+        stands = frozenset({("ev-2", "llama-8b", "llama-70b"), ("ev-1", "other", "llama-70b")})
+        snapshot = compiled(from_plain(read), replace(SOURCES, evaluations=stands))
+        assert snapshot.models["llama-8b"].fallbacks == wanted
+
+
+def test_waits_between_tries_reach_the_gateways():
+    failures = compiled(document(failures={"backoff": {"base_s": 0.2}})).policy.failures
+    assert (failures.backoff_base_s, failures.backoff_max_s) == (0.2, 2.0)

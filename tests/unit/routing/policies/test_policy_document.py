@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from routing.policies.rules.document import digest_of, to_plain
+from routing.policies.rules.fallbacks import FallbackFacts, PoolFacts
 from routing.policies.rules.schema import MAX_FINDINGS, Level
 from routing.policies.rules.validate import Checked, Surroundings, check
 
@@ -133,6 +134,8 @@ CHANGES = [
     ("failures/retry_budget/burst", 1),
     ("failures/resend_before_output", True),
     ("failures/on_stream_loss", "continue"),
+    ("failures/backoff/base_s", 0.1),
+    ("failures/backoff/max_s", 1),
     ("outage/store_away", "closed"),
     ("outage/share_ratio", 0.5),
     ("outage/max_s", 5),
@@ -205,6 +208,21 @@ def test_each_value_that_gateways_honour_changes_the_digest(path, value):
         ),
         ("models/unpriced", {"targets": []}, "models.unpriced", "price", "0 must be said"),
         ("models/unknown", {"targets": []}, "models.unknown", "model", "Add the model first."),
+        ("failures/backoff/max_s", 31, "failures.backoff.max_s", "range", "Use 0-30."),
+        (
+            "models/llama-8b/fallbacks",
+            [{"model": "x", "evaluation": "2031", "headroom_ratio": 0.1}],
+            "models.llama-8b.fallbacks[0].evaluation",
+            "name",
+            "such as ev-12",
+        ),
+        (
+            "models/llama-8b/fallbacks",
+            [{"model": "x", "evaluation": "ev-1"}],
+            "models.llama-8b.fallbacks[0].headroom_ratio",
+            "required",
+            "Say it.",
+        ),
         ("note", 3, "note", "type", "Use text."),
         ("schema_version", 2, "schema_version", "range", "Use 1-1."),
     ],
@@ -219,6 +237,10 @@ def test_findings_name_the_path_the_rule_and_the_fix(path, value, at, rule, fix)
 def test_a_default_that_came_later_changes_no_digest():
     """Documents published before reserved shares existed are the same policies today."""
     document = accepted(SMALLEST).document
+    assert "fallbacks" not in to_plain(document)["models"]["llama-8b"]
+    assert "backoff" not in to_plain(document)["failures"]
+    spelled = changed("failures/backoff", {"base_s": 0.05, "max_s": 2})
+    assert digest_of(accepted(spelled).document) == digest_of(accepted(FULL).document)
     assert "reserve_ratio" not in to_plain(document)["classes"]["interactive"]
     said = changed("classes/interactive", {"reserve_ratio": 0, "floor_ratio": 0.05})
     assert digest_of(accepted(said).document) == digest_of(
@@ -277,3 +299,102 @@ def test_a_drained_model_is_a_warning():
     checked = check(document, AROUND)
     assert [finding.rule for finding in checked.findings] == ["drained"]
     assert not checked.is_refused
+
+
+FALLBACKS = FallbackFacts(
+    context_tokens={"llama-8b": 8192, "llama-70b": 65_536},
+    pools={
+        "eu-a-8b": PoolFacts("eu/a", frozenset({"chat", "tools"})),
+        "eu-b-8b": PoolFacts("eu/b", frozenset({"chat", "tools"})),
+        "eu-a-70b": PoolFacts("eu/a", frozenset({"chat"})),
+    },
+    evaluations=frozenset({("ev-7", "llama-8b", "llama-70b"), ("ev-8", "llama-70b", "llama-8b")}),
+)
+
+
+def with_fallback(**fields: Any) -> dict[str, Any]:
+    """llama-8b in zone b alone, with llama-70b in zone a to stand in for it."""
+    one = {"model": "llama-70b", "evaluation": "ev-7", "headroom_ratio": 0.15} | fields
+    return {
+        "name": "main",
+        "models": {
+            "llama-8b": {"targets": [{"pool": "eu-b-8b"}], "fallbacks": [one]},
+            "llama-70b": {"targets": [{"pool": "eu-a-70b"}]},
+        },
+    }
+
+
+def found_of(document: object, facts: FallbackFacts = FALLBACKS) -> list[tuple[str, str, str]]:
+    findings = check(document, dataclasses.replace(AROUND, fallbacks=facts)).findings
+    return [(one.level.value, one.path, f"{one.reason} {one.fix}") for one in findings]
+
+
+def test_a_fallback_that_is_evaluated_elsewhere_and_as_able_may_stand_in():
+    able = dataclasses.replace(
+        FALLBACKS,
+        pools={**FALLBACKS.pools, "eu-a-70b": PoolFacts("eu/a", frozenset({"chat", "tools"}))},
+    )
+    assert found_of(with_fallback(), able) == []
+    checked = check(with_fallback(), dataclasses.replace(AROUND, fallbacks=able))
+    assert checked.document.models["llama-8b"].fallbacks[0].when == [
+        "no_capacity", "upstream_error", "upstream_timeout",
+    ]  # fmt: skip
+
+
+def test_each_fault_of_a_fallback_is_said_in_one_finding():
+    document = with_fallback()
+    document["models"]["llama-8b"]["targets"] = [{"pool": "eu-a-8b"}, {"pool": "eu-b-8b"}]
+    document["models"]["llama-70b"]["context_tokens"] = 4096
+    document["models"]["llama-8b"]["fallbacks"][0]["evaluation"] = "ev-8"
+    assert found_of(document) == [
+        (
+            "refuse",
+            "models.llama-8b.fallbacks[0]",
+            "shares zone eu/a (context 4096 < 8192; no evaluation). Choose another.",
+        )
+    ]
+
+
+def test_a_pool_that_takes_no_work_shares_no_zone():
+    document = with_fallback()
+    drained = {"pool": "eu-a-8b", "weight": 0}
+    document["models"]["llama-8b"]["targets"].append(drained)
+    assert not any(level == "refuse" for level, _, _ in found_of(document))
+
+
+def test_what_a_fallback_cannot_do_and_room_that_cannot_be_kept_are_warned_of():
+    unlimited = PoolFacts("eu/a", frozenset({"chat"}), has_limits=False)
+    facts = dataclasses.replace(FALLBACKS, pools={**FALLBACKS.pools, "eu-a-70b": unlimited})
+    assert found_of(with_fallback(), facts) == [
+        (
+            "warn",
+            "models.llama-8b.fallbacks[0]",
+            "lacks tools. Requests that ask for it stay.",
+        ),
+        (
+            "warn",
+            "models.llama-8b.fallbacks[0].headroom_ratio",
+            "eu-a-70b has no limit: there is nothing to keep free. "
+            "Set its concurrency or KV tokens on the pool's limits page.",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("llama-8b", "llama-8b is the model itself. Choose another."),
+        ("qwen", "qwen is not served by this policy. Give it targets, or choose another."),
+    ],
+)
+def test_a_fallback_is_another_model_that_is_served(model, says):
+    assert found_of(with_fallback(model=model)) == [
+        ("refuse", "models.llama-8b.fallbacks[0]", says)
+    ]
+
+
+def test_what_is_kept_for_classes_and_for_fallbacks_fits_into_a_pool():
+    document = with_fallback(headroom_ratio=0.5)
+    document["classes"] = {"interactive": {"reserve_ratio": 0.6}}
+    paths = [path for level, path, _ in found_of(document) if level == "refuse"]
+    assert paths == ["models.llama-8b.fallbacks[0].headroom_ratio"]

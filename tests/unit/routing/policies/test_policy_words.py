@@ -51,6 +51,8 @@ def said(before: Document | None, after: Document) -> list[str]:
 
 
 TARGETS = "models__llama-70b__targets"
+FALLBACK = {"model": "llama", "evaluation": "ev-3", "headroom_ratio": 0.15}
+FALLBACKS = "models__llama-70b__fallbacks"
 
 
 @pytest.mark.parametrize(
@@ -124,6 +126,17 @@ TARGETS = "models__llama-70b__targets"
             False,
         ),
         (
+            {"models__llama-70b__fallbacks": [FALLBACK]},
+            "llama-70b falls back to llama (ev-3) on no_capacity, upstream_error, "
+            "upstream_timeout; 0.15 of its pools is kept for that.",
+            False,
+        ),
+        (
+            {"failures__backoff": {"base_s": 0.2}},
+            "A first resend waits up to 0.2 s (was 0.05).",
+            False,
+        ),
+        (
             {"failures__on_stream_loss": "continue"},
             "A lost stream goes on elsewhere from the text sent (was: ends with an error).",
             False,
@@ -171,6 +184,36 @@ def test_a_cap_that_rises_takes_nothing() -> None:
     assert sentence.text == "research tasks may spend 25.00 USD (was 9.50 USD)."
     assert not sentence.takes
     assert [one.takes for one in words(before, document())] == [False]
+
+
+@pytest.mark.parametrize(
+    ("after", "text", "takes"),
+    [
+        ([], "llama-70b no longer falls back to llama; no capacity is 503.", True),
+        (
+            [FALLBACK | {"when": ["upstream_error"]}],
+            "llama-70b falls back to llama on upstream_error (was no_capacity, upstream_error, "
+            "upstream_timeout).",
+            True,
+        ),
+        (
+            [FALLBACK | {"evaluation": "ev-4"}],
+            "llama-70b falls back to llama by ev-4 (was ev-3).",
+            False,
+        ),
+        (
+            [FALLBACK | {"headroom_ratio": 0.1}],
+            "llama-70b falls back to llama, 0.1 of its pools is kept for that (was 0.15).",
+            True,
+        ),
+    ],
+)
+def test_each_change_of_a_fallback_is_one_sentence(
+    after: list[dict[str, Any]], text: str, takes: bool
+) -> None:
+    before = document(**{FALLBACKS: [FALLBACK]})
+    (sentence,) = words(before, document(**{FALLBACKS: after}))
+    assert (sentence.text, sentence.takes) == (text, takes)
 
 
 def test_first_version_and_no_change() -> None:
@@ -235,6 +278,18 @@ MODELS = st.dictionaries(
         optional={
             "aliases": st.lists(st.sampled_from(["x", "y"]), unique=True),
             "context_tokens": st.sampled_from([100, 200]),
+            "fallbacks": st.lists(
+                st.fixed_dictionaries(
+                    {
+                        "model": st.sampled_from(["m", "m.n", "other"]),
+                        "evaluation": st.sampled_from(["ev-1", "ev-2"]),
+                        "headroom_ratio": st.sampled_from([0.1, 0.2]),
+                    },
+                    optional={"when": st.lists(st.sampled_from(["no_capacity"]), max_size=2)},
+                ),
+                max_size=2,
+                unique_by=lambda one: one["model"],
+            ),
         },
     ),
     min_size=1,
