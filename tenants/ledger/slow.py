@@ -7,7 +7,7 @@ read, and the answer says so.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from django.db import connection
 
@@ -105,7 +105,7 @@ _ENOUGH = """(SELECT count(*) = %s FROM (SELECT 1 FROM tenants_usage
 
 def have_samples(windows: Sequence[tuple[datetime, datetime]]) -> tuple[bool, ...]:
     """Whether `MIN_SAMPLES` requests started in each window [since, until): one query."""
-    values: list[object] = []
+    values: list[int | date | str] = []
     for since, until in windows:
         days = (since.astimezone(UTC).date(), until.astimezone(UTC).date())
         values += [MIN_SAMPLES, *days, _first_id(since), _first_id(until), MIN_SAMPLES]
