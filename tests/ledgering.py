@@ -34,6 +34,7 @@ from routing.contracts.snapshot import bucket_of
 from routing.contracts.usage import UsageEvent, charge_of, encode_usage
 from routing.decision.limits import Edges, Group
 from routing.store import keys
+from routing.store.calls import ReserveItem, SettleItem, reserve_argument, settle_argument
 from routing.store.plans import Plan, as_text
 from routing.store.reservations import group_edges
 from routing.store.scripts import LEASE, RESERVE, SETTLE, run_script
@@ -121,27 +122,21 @@ class ScriptedGateway:
         edges = self.edges or group_edges(self.groups, party.timezone, now_ms)
         tenant_id, epoch = str(party.tenant_id), self.epoch(party)
         plan = Plan(tenant_id, self.groups, edges, bucket=party.bucket, epoch=epoch)
-        argument = msgspec.msgpack.encode(
-            (
-                keys.bucket_tag(party.bucket),
-                request_id,
-                self.run_id,
-                epoch,
-                now_ms + 1_000,
-                self.lease_ms,
-                20_000,
-                "g0",
-                self.info_of(party, request_id, held),
-                held,
-                plan.raw,
-                as_text(plan.legs(held)),
-            )
+        item = ReserveItem(
+            plan.raw,
+            request_id,
+            now_ms + 1_000,
+            self.lease_ms,
+            self.info_of(party, request_id, held),
+            held,
+            as_text(plan.legs(held)),
         )
-        return run_script(self.client, RESERVE, keys.bucket_meta(party.bucket), argument)
+        argument = reserve_argument(self.run_id, "g0", (item,))
+        return run_script(self.client, RESERVE, keys.bucket_meta(party.bucket), argument)[0]
 
-    def info_of(self, party: Party, request_id: str, held: tuple[int, ...]) -> msgspec.Raw | str:
+    def info_of(self, party: Party, request_id: str, held: tuple[int, ...]) -> msgspec.Raw:
         """What travels with the hold; only sweeping reads it."""
-        return "info"
+        return as_text(b"info")
 
     def reserve(self, party: Party, held: tuple[int, ...] = (1, 100, 100, 1_000, 1, 0)) -> Ticket:
         at_ms = self.now_ms()
@@ -178,19 +173,18 @@ class ScriptedGateway:
         return answer[0]
 
     def send(self, ticket: Ticket, kind: SettleKind, event: UsageEvent) -> Any:
-        argument = msgspec.msgpack.encode(
-            (
-                keys.bucket_tag(ticket.party.bucket),
-                ticket.request_id,
-                self.run_id,
-                ticket.epoch,
-                kind.value,
-                charge_of(kind, event),
-                encode_usage(event).decode(),
-                as_text(msgspec.msgpack.encode(ticket.legs)),
-            )
+        item = SettleItem(
+            keys.bucket_tag(ticket.party.bucket),
+            None,
+            ticket.request_id,
+            ticket.epoch,
+            kind.value,
+            charge_of(kind, event),
+            as_text(encode_usage(event)),
+            as_text(msgspec.msgpack.encode(ticket.legs)),
         )
-        return run_script(self.client, SETTLE, keys.bucket_meta(ticket.party.bucket), argument)
+        argument = settle_argument(self.run_id, (item,))
+        return run_script(self.client, SETTLE, keys.bucket_meta(ticket.party.bucket), argument)[0]
 
     def serve(self, party: Party, **amounts: Any) -> Ticket:
         """One whole request."""

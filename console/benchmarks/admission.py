@@ -1,9 +1,12 @@
 """What admission costs the store and the gateway, beside one plain INCR per limit in the same run.
 
 A request reserves 13 dimensions in 7 counter keys and settles, with the real scripts over the
-gateway's own connection; the baseline counts the same 13 dimensions with INCR, which enforces
-nothing. CPU is the store's main thread and this process, so the figures hold while other work
-shares the machine. Tenants are spread over all buckets of a store of the benchmark's own.
+gateway's own connection and batches; the baseline counts the same 13 dimensions with INCR, which
+enforces nothing. CPU is the store's main thread and this process, so the figures hold while other
+work shares the machine. Tenants are spread over all buckets of a store of the benchmark's own.
+
+Batches of one are single calls. A batch of one tenant shares its counters too; one of many tenants
+only the call, the lease entries and what their buckets share.
 """
 
 import asyncio
@@ -27,6 +30,7 @@ from routing.contracts.snapshot import KeyEntry, Limit, TenantEntry, bucket_of
 from routing.decision.limits import Group, amounts_in_order, groups_for
 from routing.decision.types import Amounts
 from routing.store import keys
+from routing.store.batches import MAX_CALLS, MOST_PER_CALL
 from routing.store.client import Callback, StoreConnection
 from routing.store.clock import StoreClock
 from routing.store.counters import StoreSession
@@ -42,7 +46,9 @@ MEASURED_CORE: Final = {0}
 STORE_CORE: Final = {1}
 MANY: Final = 10_000
 FEW: Final = 100
-IN_FLIGHT: Final = 64  # as a busy gateway has: commands of one loop turn share a write
+SIZES: Final = (1, 4, 16, 64)  # requests a script call
+IN_FLIGHT: Final = 64  # as a busy gateway has: what one loop turn asks shares a write
+REPLY_TIMEOUT_S: Final = 30.0  # a crowded machine is no failure
 NOT_AFTER_MS: Final = 60_000  # a crowded machine must not turn a request away
 INFO_BYTES: Final = 600  # of a hold's description and of a usage event, as gateways write them
 EVENT_BYTES: Final = 900
@@ -51,6 +57,7 @@ HELD: Final = Amounts(50, 500, 2_000_000, 550)
 AMOUNTS: Final = amounts_in_order(HELD)
 CHARGE: Final = {"req": 1, "in": 50, "out": 20, "usd": 90_000}
 READY_S: Final = 10.0
+RUN_MS: Final = 86_400_000  # longer than any run
 
 _S, _D, _W = LimitScope, Dimension, WindowKind
 LIMITS: Final = (
@@ -73,8 +80,16 @@ class Cost:
     own_us: float
 
 
-# INCRs, then reserve and settle with few tenants, then with many.
-_Round = tuple[Cost, Cost, Cost, Cost, Cost]
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """Costs of the INCRs, and of (reserve, settle): few tenants and many as a gateway sends them,
+    one tenant and many by the size of batches."""
+
+    plain: Cost
+    few: tuple[Cost, Cost]
+    many: tuple[Cost, Cost]
+    one_by: dict[int, tuple[Cost, Cost]]
+    many_by: dict[int, tuple[Cost, Cost]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +100,7 @@ class _Party:
 
 def run(*, is_quick: bool) -> list[Figure]:
     """All figures; a few seconds each round. Raises `CommandError` if the store does not work."""
-    rounds, count = (3, 2_000) if is_quick else (9, 20_000)
+    rounds, count = (3, 1_200) if is_quick else (9, 20_000)
     before = os.sched_getaffinity(0)
     with (
         tempfile.TemporaryDirectory(prefix="hr-bench-") as directory,
@@ -113,32 +128,39 @@ class _Bench:
     async def figures(self, rounds: int) -> list[Figure]:
         _open_buckets(self._url)
         clock = StoreClock(time.monotonic, time.time_ns() // 1_000_000)
-        self._store = StoreConnection(self._url, name="bench", clock=clock)
+        self._store = StoreConnection(
+            self._url, name="bench", clock=clock, reply_timeout_s=REPLY_TIMEOUT_S
+        )
         self._store.start()
         if not await self._store.wait_ready(READY_S):
             raise CommandError("the benchmark's store does not take commands")
-        self._reservations = Reservations(self._store, "bench")
         many = self._parties(MANY)
         taken = [await self._round(many) for _ in range(rounds + 1)]
         await self._store.close()
         return self._named(taken[1:])  # the first round filled caches and made the counters
 
     async def _round(self, many: list[_Party]) -> _Round:
-        plain = await self._measure(lambda: self._plain(MANY))
-        few = await self._reserve_and_settle(many[:FEW])
-        return plain, *few, *await self._reserve_and_settle(many)
+        return _Round(
+            plain=await self._measure(lambda: self._plain(MANY)),
+            few=await self._reserve_and_settle(many[:FEW]),
+            many=await self._reserve_and_settle(many),
+            one_by=await self._by_batch(many[:1]),
+            many_by=await self._by_batch(many),
+        )
+
+    async def _by_batch(self, parties: list[_Party]) -> dict[int, tuple[Cost, Cost]]:
+        return {
+            size: await self._reserve_and_settle(parties, size, size * MAX_CALLS) for size in SIZES
+        }
 
     def _named(self, taken: list[_Round]) -> list[Figure]:
-        plain = [row[0] for row in taken]
-        few = [row[1].store_us + row[2].store_us for row in taken]
-        many = [row[3].store_us + row[4].store_us for row in taken]
-        own = [row[3].own_us + row[4].own_us for row in taken]
-        store = list(zip((cost.store_us for cost in plain), many, strict=True))
-        gateway = list(zip((cost.own_us for cost in plain), own, strict=True))
-        reserves = [(row[0].store_us, row[3].store_us) for row in taken]
-        settles = [(row[0].store_us, row[4].store_us) for row in taken]
         us = f"CPU us a request, against {self._dims} INCRs"
         per_s = "requests a second and core"
+        store = [(row.plain.store_us, _store_us(row.many)) for row in taken]
+        gateway = [(row.plain.own_us, row.many[0].own_us + row.many[1].own_us) for row in taken]
+        reserves = [(row.plain.store_us, row.many[0].store_us) for row in taken]
+        settles = [(row.plain.store_us, row.many[1].store_us) for row in taken]
+        flatness = [(_store_us(row.few), _store_us(row.many)) for row in taken]
         return [
             figure_of("admission_store_cpu_per_request", us, store),
             figure_of("admission_store_cpu_per_reserve", us, reserves),
@@ -149,12 +171,31 @@ class _Bench:
             figure_of(
                 "admission_cost_at_10000_tenants",
                 "CPU us a request of the store, against 100 tenants",
-                list(zip(few, many, strict=True)),
+                flatness,
             ),
+            *self._by_size("one_tenant", [(row.plain, row.one_by) for row in taken]),
+            *self._by_size("10000_tenants", [(row.plain, row.many_by) for row in taken]),
+        ]
+
+    def _by_size(
+        self, whose: str, taken: list[tuple[Cost, dict[int, tuple[Cost, Cost]]]]
+    ) -> list[Figure]:
+        """Requests a second and store core by the size of batches, against that many INCRs."""
+        return [
+            figure_of(
+                f"admission_requests_per_store_core_{whose}_by_{size}",
+                f"requests a second and core, against {self._dims} INCRs each",
+                _per_s([(plain.store_us, _store_us(by_size[size])) for plain, by_size in taken]),
+            )
+            for size in SIZES
         ]
 
     def _parties(self, count: int) -> list[_Party]:
-        edges = group_edges(self._groups, "UTC", self._store.clock.now_ms())
+        # Each window begins now and outlasts the run: what turning over costs is not measured.
+        edges = tuple(
+            (start, end + RUN_MS, end + 2 * RUN_MS) if end else (0, 0, 0)
+            for start, end, _ in group_edges(self._groups, "UTC", self._store.clock.now_ms())
+        )
         return [
             _Party(
                 bucket_of(name),
@@ -173,7 +214,14 @@ class _Bench:
         found = self._stats.info("cpu")
         return float(found["used_cpu_user_main_thread"]) + float(found["used_cpu_sys_main_thread"])
 
-    async def _reserve_and_settle(self, parties: list[_Party]) -> tuple[Cost, Cost]:
+    async def _reserve_and_settle(
+        self, parties: list[_Party], size: int = MOST_PER_CALL, in_flight: int = IN_FLIGHT
+    ) -> tuple[Cost, Cost]:
+        for bucket in range(keys.BUCKETS):
+            self._stats.delete(keys.bucket_usage(bucket))  # a ledger would keep it short
+        self._reservations = Reservations(self._store, "bench")
+        self._reservations.batches.most_per_call = size
+        self._in_flight = in_flight
         held: list[tuple[_Party, str, bytes]] = []
         reserve = await self._measure(lambda: self._reserve(parties, held))
         return reserve, await self._measure(lambda: self._settle(held))
@@ -192,7 +240,6 @@ class _Bench:
             self._reservations.reserve(
                 bucket=party.bucket,
                 request_id=name,
-                epoch=EPOCH,
                 not_after_ms=not_after_ms,
                 info=self._info,
                 amounts=AMOUNTS,
@@ -200,7 +247,7 @@ class _Bench:
                 done=answered,
             )
 
-        await self._all(send)
+        await self._all(send, self._in_flight)
 
     async def _settle(self, held: list[tuple[_Party, str, bytes]]) -> None:
         def send(number: int, done: Callback) -> None:
@@ -218,7 +265,7 @@ class _Bench:
                 amounts=AMOUNTS,
             )
 
-        await self._all(send)
+        await self._all(send, self._in_flight)
 
     async def _plain(self, tenants: int) -> None:
         def send(number: int, done: Callback) -> None:
@@ -228,8 +275,8 @@ class _Bench:
 
         await self._all(send)
 
-    async def _all(self, send: Callable[[int, Callback], None]) -> None:
-        """`count` of them, `IN_FLIGHT` at a time. Raises `CommandError` if one is turned away."""
+    async def _all(self, send: Callable[[int, Callback], None], in_flight: int = IN_FLIGHT) -> None:
+        """`count` of them, `in_flight` at a time. Raises `CommandError` if one is turned away."""
         loop = asyncio.get_running_loop()
         finished: asyncio.Future[None] = loop.create_future()
         state = {"next": 0, "left": self._count}
@@ -248,7 +295,7 @@ class _Bench:
                 finished.set_result(None)
             more()
 
-        for _ in range(IN_FLIGHT):
+        for _ in range(in_flight):
             more()
         await finished
 
@@ -278,6 +325,10 @@ def _open_buckets(url: str) -> None:
     session.begin(dict.fromkeys(buckets, EPOCH))
     session.ready(dict.fromkeys(buckets, (EPOCH, 0)))
     session.close()
+
+
+def _store_us(costs: tuple[Cost, Cost]) -> float:
+    return costs[0].store_us + costs[1].store_us
 
 
 def _per_s(pairs: list[tuple[float, float]]) -> list[tuple[float, float]]:

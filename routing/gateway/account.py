@@ -121,6 +121,7 @@ class Accountant:
     def stop(self) -> None:
         """No more heartbeats; what is not settled waits in the journal for the next start."""
         self.flush()
+        self._reservations.batches.send_all()
         self.leases.stop()
         self.shapes.stop()
 

@@ -190,7 +190,6 @@ class _Attempt:
         reserver.reservations.reserve(
             bucket=self.bucket.number,
             request_id=ask.request_id,
-            epoch=self.bucket.epoch,
             not_after_ms=self.not_after_ms,
             info=as_text(ask.info),
             amounts=amounts_in_order(ask.amounts),

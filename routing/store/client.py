@@ -155,6 +155,10 @@ class StoreConnection:
         """The id of the server process that holds this bucket."""
         return self.run_id
 
+    def group_of(self, bucket: int) -> int:
+        """Buckets of the same group may share a script call: here all."""
+        return 0
+
     @property
     def pending(self) -> int:
         """Commands sent whose reply has not come."""
@@ -181,7 +185,7 @@ class StoreConnection:
             await asyncio.gather(self._keeper, return_exceptions=True)
             self._keeper = None
         if self._wire is not None:
-            self._flush()
+            self.flush()
             wire = self._wire
             wire.drop()
             self.lost(wire)
@@ -227,13 +231,14 @@ class StoreConnection:
                 callback(NOT_SENT)
             return
         if not self._out:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._out.append(raw)
         wire.waiting.append((callback, self._loop.time() + self._reply_timeout_s))
         if self._timer is None:
             self._timer = self._loop.call_later(self._reply_timeout_s, self._check_deadline)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what is queued now, not when the loop comes by."""
         out, self._out = self._out, []
         if out and self._wire is not None and self._wire.transport is not None:
             self._wire.transport.write(b"".join(out))

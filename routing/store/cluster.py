@@ -99,6 +99,15 @@ class ClusterStore:
         node = self._buckets[bucket]
         return "" if node is None else node.run_id
 
+    def group_of(self, bucket: int) -> int:
+        """Each bucket is its own group: a script's keys lie in one slot."""
+        return bucket
+
+    def flush(self) -> None:
+        """Write what is queued now, not when the loop comes by."""
+        for node in self._nodes.values():
+            node.flush()
+
     def start(self) -> None:
         """Begin connecting in the background."""
         if self._keeper is None:

@@ -14,6 +14,7 @@ import msgspec
 from routing.contracts.enums import SettleKind
 from routing.contracts.usage import UsageEvent, charge_of, encode_usage
 from routing.store import keys
+from routing.store.calls import SettleItem, settle_argument
 from routing.store.counters import StoreLost, StoreSession, StreamEntry
 from routing.store.packed import read_counter
 from routing.store.plans import as_text
@@ -178,19 +179,18 @@ def end_hold(session: StoreSession, bucket: int, event: UsageEvent, legs: bytes)
     `event` holds its legs. The script decides by the store's clock, and ends a hold once.
     """
     kind = SettleKind.SWEPT
-    argument = _pack(
-        (
-            keys.bucket_tag(bucket),
-            event.request_id,
-            session.run_id,
-            0,
-            kind.value,
-            charge_of(kind, event),
-            as_text(encode_usage(event)),
-            as_text(legs),
-        )
+    item = SettleItem(
+        keys.bucket_tag(bucket),
+        None,
+        event.request_id,
+        0,
+        kind.value,
+        charge_of(kind, event),
+        as_text(encode_usage(event)),
+        as_text(legs),
     )
-    return bool(_run(session, SETTLE.source, bucket, argument)[0] == b"OK")
+    argument = settle_argument(session.run_id, (item,))
+    return bool(_run(session, SETTLE.source, bucket, argument)[0][0] == b"OK")
 
 
 def _run(session: StoreSession, script: bytes, bucket: int, argument: bytes) -> list[Any]:

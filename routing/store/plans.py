@@ -70,7 +70,8 @@ class Plan:
         epoch: int,
     ) -> None:
         """`edges` as `reservations.group_edges` gives them, zeros for gauges."""
-        prefix = f"{keys.bucket_tag(bucket)}:{epoch}:"
+        tag = keys.bucket_tag(bucket)
+        prefix = f"{tag}:{epoch}:"
         pairs = list(zip(groups, edges, strict=True))
         suffixes = [suffix_of(tenant_id, group, start) for group, (start, _, _) in pairs]
         sizes = [GAUGE_SIZE if group.is_gauge else WINDOW_SIZE for group in groups]
@@ -85,6 +86,7 @@ class Plan:
         self.raw = msgspec.Raw(
             _encode(
                 (
+                    tag,
                     epoch,
                     # A task's own start may be a little ahead of the store's clock.
                     max((e[0] for g, e in pairs if not isinstance(g, TaskGroup)), default=0),

@@ -1,8 +1,6 @@
 """The only callers of the reserve, settle and lease scripts: arguments, replies, nothing else.
 
-Arguments are one msgpack array whose text is *str*: the server's decoder rejects *bin*. Bytes that
-are ready (groups, legs, info, events) are spliced in, not decoded and encoded again. Replies are
-lists; their places are named here. Protocol: the accounting design, section 2.
+Replies are lists; their places are named here. Protocol: the accounting design, section 2.
 """
 
 from collections.abc import Sequence
@@ -14,7 +12,9 @@ import msgspec
 from routing.contracts.enums import Dimension, SettleKind
 from routing.decision.limits import Edges, Group, window_edges
 from routing.store import keys
-from routing.store.client import Callback, wire_key
+from routing.store.batches import META_KEYS, Batches
+from routing.store.calls import ReserveItem, SettleItem, reserve_argument, settle_argument
+from routing.store.client import Callback
 from routing.store.cluster import Store
 from routing.store.once import claim, conclude
 from routing.store.plans import Plan, as_text
@@ -28,6 +28,7 @@ from routing.store.scripts import (
     TASK_SETTLE,
     USE_RESERVE,
     USE_SETTLE,
+    Script,
 )
 from routing.store.uses import USE, conclude_use, open_use
 from routing.store.workflow import TaskClaim, claim_step, conclude_step
@@ -35,7 +36,6 @@ from routing.store.workflow import TaskClaim, claim_step, conclude_step
 LEASE_MS: Final = 15_000
 _REFUSES_WRITES: Final = ("MISCONF ", "OOM ", "READONLY ", "LOADING ")
 NOT_AFTER_MS: Final = 1_000  # a command stuck in a socket cannot take effect later than this
-STREAM_MAX: Final = 20_000  # entries a bucket may queue for the ledger; then reserve answers FULL
 WINDOW_GRACE_MS: Final = 26 * 3_600_000  # counters outlive their window by this
 
 # Places in replies. All: [verdict, epoch, store ms]. OK of reserve: left of each limit, pos, legs.
@@ -62,7 +62,6 @@ RENEWED: Final = 1
 SEND_LEGS: Final = 2
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-META_KEYS: Final = tuple(wire_key(keys.bucket_meta(bucket)) for bucket in range(keys.BUCKETS))
 TAGS: Final = tuple(keys.bucket_tag(bucket) for bucket in range(keys.BUCKETS))
 
 
@@ -79,20 +78,22 @@ def group_edges(groups: Sequence[Group], timezone: str, now_ms: int) -> tuple[Ed
 class Reservations:
     """The three scripts on one connection, for one gateway.
 
-    Callbacks get the reply list, a `hiredis.ReplyError`, `NOT_SENT` or `NO_REPLY`.
+    Reserves and settles share calls (`store.batches`), but for those with an idempotency key and
+    uses of resources. Callbacks get the reply list, a `hiredis.ReplyError`, `NOT_SENT` or
+    `NO_REPLY`.
     """
 
     def __init__(self, store: Store, gateway_id: str) -> None:
         """Nothing is sent before the first call."""
         self.store = store
         self.gateway_id = gateway_id
+        self.batches = Batches(store, gateway_id)
 
     def reserve(  # noqa: PLR0913 -- what the scripts take, by name
         self,
         *,
         bucket: int,
         request_id: str,
-        epoch: int,
         not_after_ms: int,
         info: msgspec.Raw,
         amounts: Sequence[int],
@@ -109,22 +110,13 @@ class Reservations:
         `once` may be `store.uses.USE`: then the hold leaves a record. `only_known`: `once.claim`.
         `task`: the plan has its counters too, and its record is looked at before all others.
         """
-        argument = _encode(
-            (
-                TAGS[bucket],
-                request_id,
-                self.store.run_id_of(bucket),
-                epoch,
-                not_after_ms,
-                lease_ms,
-                STREAM_MAX,
-                self.gateway_id,
-                info,
-                amounts,
-                plan.raw,
-                as_text(plan.legs(amounts)),
-            )
-        )
+        legs = as_text(plan.legs(amounts))
+        item = ReserveItem(plan.raw, request_id, not_after_ms, lease_ms, info, amounts, legs)
+        if not once and task is None:
+            self.batches.reserve(bucket, item, done)
+            return
+        run_id = self.store.run_id_of(bucket)
+        argument = reserve_argument(run_id, self.gateway_id, (item,))
         script = RESERVE
         if once == USE:
             argument = open_use(as_text(argument), request_id, info, tenant_id)
@@ -136,7 +128,7 @@ class Reservations:
             has_once = script is ONCE_RESERVE
             argument = claim_step(as_text(argument), task, tenant_id, request_id, has_once=has_once)
             script = TASK_RESERVE[script]
-        self.store.script(script, META_KEYS[bucket], argument, done)
+        self._alone(script, bucket, argument, done)
 
     def settle(  # noqa: PLR0913
         self,
@@ -162,20 +154,21 @@ class Reservations:
         `once`, `tenant_id` and `answer` as `store.once.conclude` takes them. `task`: the capped
         task that it was a step of, and the step's number.
         """
-        argument = _encode(
-            (
-                TAGS[bucket],
-                request_id,
-                self.store.run_id_of(bucket),
-                res_epoch,
-                kind,
-                charge,
-                as_text(event),
-                as_text(legs),
-                plan,
-                amounts,
-            )
+        item = SettleItem(
+            TAGS[bucket],
+            plan,
+            request_id,
+            res_epoch,
+            kind,
+            charge,
+            as_text(event),
+            as_text(legs),
+            amounts,
         )
+        if not once and task is None:
+            self.batches.settle(bucket, item, done)
+            return
+        argument = settle_argument(self.store.run_id_of(bucket), (item,))
         script = SETTLE
         if once == USE:
             argument = conclude_use(
@@ -196,7 +189,7 @@ class Reservations:
             charged = None if kind == SettleKind.VOID else charge.get(Dimension.SPEND_NANOUSD, 0)
             argument = conclude_step(as_text(argument), tenant_id, *task, request_id, charged)
             script = TASK_SETTLE[script]
-        self.store.script(script, META_KEYS[bucket], argument, done)
+        self._alone(script, bucket, argument, done)
 
     def lease(
         self, *, bucket: int, not_after_ms: int, items: Sequence[object], done: Callback
@@ -215,7 +208,12 @@ class Reservations:
                 items,
             )
         )
-        self.store.script(LEASE, META_KEYS[bucket], argument, done)
+        self._alone(LEASE, bucket, argument, done)
+
+    def _alone(self, script: Script, bucket: int, argument: bytes, done: Callback) -> None:
+        """Behind what was asked before: a settle that waits frees what this may need."""
+        self.batches.send(bucket)
+        self.store.script(script, META_KEYS[bucket], argument, done)
 
 
 def wrote_nothing(reply: object) -> bool:

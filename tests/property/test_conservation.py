@@ -29,11 +29,12 @@ from routing.contracts.snapshot import Limit
 from routing.decision.limits import amounts_in_order, groups_for
 from routing.decision.types import Amounts
 from routing.store import keys
+from routing.store.calls import ReserveItem, SettleItem, reserve_argument, settle_argument
 from routing.store.plans import Plan, as_text
 from routing.store.pooled import node_of, sync_client
 from routing.store.reservations import group_edges
 from routing.store.scripts import RESERVE, SETTLE, run_script
-from tests.accounting import encode, fields, key, open_bucket, run_id, tenant
+from tests.accounting import fields, key, open_bucket, run_id, tenant
 from tests.clustering import running_cluster
 
 BUCKET = 99
@@ -79,13 +80,12 @@ class Books(RuleBasedStateMachine):
         edges = group_edges(GROUPS, "UTC", now_ms)
         plan = Plan("acme", GROUPS, edges, bucket=BUCKET, epoch=1)
         legs = plan.legs(amounts_in_order(amounts))
-        argument = encode(
-            (
-                TAG, name, self.run, 1, now_ms + 5000, lease_ms, 20_000, "g0", as_text(b"i"),
-                amounts_in_order(amounts), plan.raw, as_text(legs),
-            )
+        item = ReserveItem(
+            plan.raw, name, now_ms + 5000, lease_ms, as_text(b"i"), amounts_in_order(amounts),
+            as_text(legs),
         )  # fmt: skip
-        reply: Any = run_script(self.store, RESERVE, META, argument)
+        argument = reserve_argument(self.run, "g0", (item,))
+        (reply,) = run_script(self.store, RESERVE, META, argument)
         if reply[0] == b"NO":
             return multiple()
         assert reply[0] == b"OK"
@@ -123,8 +123,8 @@ class Books(RuleBasedStateMachine):
         assert self.settle(name, kind, held, legs) == (b"ALIVE" if kind == "w" else b"OK")
 
     def settle(self, name: str, kind: str, charge: dict[str, int], legs: bytes) -> bytes:
-        argument = encode((TAG, name, self.run, 1, kind, charge, as_text(b"{}"), as_text(legs)))
-        reply: Any = run_script(self.store, SETTLE, META, argument)
+        item = SettleItem(TAG, None, name, 1, kind, charge, as_text(b"{}"), as_text(legs))
+        (reply,) = run_script(self.store, SETTLE, META, settle_argument(self.run, (item,)))
         return bytes(reply[0])
 
     def close(self, held: dict[str, int], charge: dict[str, int]) -> None:

@@ -22,6 +22,7 @@ from routing.decision.admit import Admission, Denial, Position, admit
 from routing.decision.limits import Edges, Group, amounts_in_order
 from routing.decision.types import Amounts
 from routing.store import keys
+from routing.store.calls import ReserveItem, SettleItem, reserve_argument, settle_argument
 from routing.store.plans import Plan, as_text, decode_legs, encode_legs, suffix_of
 from routing.store.pooled import sync_client
 from routing.store.reservations import LEASE_MS
@@ -184,8 +185,8 @@ class Reservations(RuleBasedStateMachine):
         counters(self.store, BUCKET, "begin", epoch=1)
         counters(self.store, BUCKET, "open", 0, epoch=1)
 
-    def call(self, script: Any, *argument: object) -> Any:
-        return run_script(self.store, script, META, encode(argument))
+    def run(self, script: Any, argument: bytes) -> Any:
+        return run_script(self.store, script, META, argument)
 
     def soon(self) -> int:
         return int(time.time() * 1000) + 5000
@@ -206,11 +207,11 @@ class Reservations(RuleBasedStateMachine):
 
     def _reserve(self, request_id, groups, amounts, *, is_expired: bool) -> None:
         plan = Plan("t", groups, edges_of(groups), bucket=BUCKET, epoch=self.model.epoch)
-        reply = self.call(
-            RESERVE, TAG, request_id, self.run_id, self.model.epoch, self.soon(),
-            -60_000 if is_expired else LEASE_MS, 10_000, "g", as_text(b"i"),
-            amounts_in_order(amounts), plan.raw, as_text(plan.legs(amounts_in_order(amounts))),
+        item = ReserveItem(
+            plan.raw, request_id, self.soon(), -60_000 if is_expired else LEASE_MS, as_text(b"i"),
+            amounts_in_order(amounts), as_text(plan.legs(amounts_in_order(amounts))),
         )  # fmt: skip
+        (reply,) = self.run(RESERVE, reserve_argument(self.run_id, "g", (item,)))
         expected = self.model.reserve(request_id, groups, amounts, expired=is_expired)
         if isinstance(expected, Admission):
             assert reply[0] == b"OK"
@@ -237,10 +238,11 @@ class Reservations(RuleBasedStateMachine):
                   "usd": amounts.spend_nanousd}
         )  # fmt: skip
         packed = encode_legs("t", groups, edges_of(groups), amounts_in_order(held))
-        reply = self.call(
-            SETTLE, TAG, request_id, self.run_id, res_epoch, kind, charge, as_text(b"{}"),
-            as_text(packed), *self._plan(data, groups, held),
+        plan, taken = self._plan(data, groups, held)
+        item = SettleItem(
+            TAG, plan, request_id, res_epoch, kind, charge, as_text(b"{}"), as_text(packed), taken
         )  # fmt: skip
+        (reply,) = self.run(SETTLE, settle_argument(self.run_id, (item,)))
         legs = plain_legs(groups, held)
         assert reply[0].decode() == self.model.settle(request_id, kind, charge, res_epoch, legs)
 
@@ -248,7 +250,7 @@ class Reservations(RuleBasedStateMachine):
         """A gateway knows the plan of its requests, perhaps of an epoch before; a sweeper none."""
         epoch = data.draw(st.sampled_from([0, self.model.epoch - 1, self.model.epoch]))
         if not epoch:
-            return ()
+            return None, ()
         plan = Plan("t", groups, edges_of(groups), bucket=BUCKET, epoch=epoch)
         return plan.raw, amounts_in_order(held)
 
@@ -264,7 +266,8 @@ class Reservations(RuleBasedStateMachine):
         item: tuple[object, ...] = (request_id, 3, epoch)
         if sends_legs:
             item += (as_text(b"i"), Raw(packed))
-        reply = self.call(LEASE, TAG, self.run_id, self.soon(), LEASE_MS, "g", [item])
+        argument = encode((TAG, self.run_id, self.soon(), LEASE_MS, "g", [item]))
+        reply = self.run(LEASE, argument)
         legs = plain_legs(groups, held) if sends_legs else None
         expected = self.model.lease(request_id, epoch, legs)
         assert (reply[0], reply[5]) == (b"OK", [expected])
@@ -279,9 +282,9 @@ class Reservations(RuleBasedStateMachine):
         self.model.begin(is_lost=is_lost)
         epoch = self.model.epoch
         assert counters(self.store, BUCKET, "begin", epoch=epoch) == b"OK"
-        refused = self.call(
-            RESERVE, TAG, "x", self.run_id, epoch, self.soon(), 1, 9, "g", as_text(b""), [1], [], ""
-        )
+        empty = Plan("t", (), (), bucket=BUCKET, epoch=epoch)
+        item = ReserveItem(empty.raw, "x", self.soon(), 1, as_text(b""), [1], as_text(b""))
+        (refused,) = self.run(RESERVE, reserve_argument(self.run_id, "g", (item,)))
         assert refused[0] == b"REBUILD"
         if registers:
             for request_id, (known_epoch, groups, held) in list(self.known.items()):

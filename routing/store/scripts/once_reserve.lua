@@ -19,7 +19,7 @@ if is_known then
 end
 if o[8] == 1 then return { 'NEW', 0, now } end
 if not r[1] and tonumber(call('HGET', sums, 'k:' .. tenant) or 0) >= o[7] then return { 'MANY', 0, now } end
-local reply = reserve()
+local reply = reserve()[1]
 if reply[1] ~= 'OK' then return reply end
 if r[1] then unlist(r[5] .. ':' .. tenant .. ':' .. name) end
 local x = now + o[6]

@@ -3,7 +3,7 @@
 local function settle()
 --INSIDE
 end
-local reply = settle()
+local reply = settle()[1]
 if reply[1] ~= 'OK' then return reply end
 local r = call('HMGET', record, 's', 'id', 'n')
 if r[1] and r[2] ~= o[4] then return reply end  -- swept meanwhile, and claimed by another call

@@ -57,6 +57,7 @@ if at ~= o[4] or up_at ~= o[6] or up_cap ~= o[7] then return {'TASK', 0, now, at
 local fresh = (r[1] and 0 or 1) + ((up and not up[1]) and 1 or 0)
 if fresh > 0 and call('ZCOUNT', live, now, '+inf') + fresh > o[12] then return {'TASKS', 0, now} end
 local reply = reserve()
+if type(reply[1]) == 'table' then reply = reply[1] end  -- alone: a batch of one
 if reply[1] == 'NO' and reply[4] >= o[15] then reply[10] = chain() end
 if reply[1] ~= 'OK' then return reply end
 local function live_until(name, whose, x)             -- a child or a rebuild may have begun it for less

@@ -4,6 +4,7 @@ local function settle()
 --INSIDE
 end
 local reply = settle()
+if type(reply[1]) == 'table' then reply = reply[1] end  -- alone: a batch of one
 if reply[1] ~= 'OK' then return reply end
 local record, n = p .. ':task:' .. o[2] .. ':' .. o[3], o[4]
 local slot = n % SHOWN

@@ -11,7 +11,7 @@ local uses = tag .. ':uses:' .. o[5]
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 if redis.call('ZCOUNT', uses, now, '+inf') >= o[6] then return { 'USES', 0, now } end
-local reply = reserve()
+local reply = reserve()[1]
 if reply[1] ~= 'OK' then return reply end
 local record = tag .. ':use:' .. o[2]
 redis.call('HSET', record, 'i', o[3], 'l', reply[6], 'e', reply[2])

@@ -5,7 +5,7 @@ local ARGV = { o[1] }
 local function settle()
 --INSIDE
 end
-local reply = settle()
+local reply = settle()[1]
 if reply[1] ~= 'OK' or o[3] == '' then return reply end
 local tag = string.sub(KEYS[1], 1, -6)
 local record = tag .. ':use:' .. o[2]

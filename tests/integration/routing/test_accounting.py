@@ -396,7 +396,7 @@ async def test_unanswered_reserve_that_ran_is_voided_not_leaked(private, tmp_pat
 
 
 async def test_full_stream_counts_as_store_away(store, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("routing.store.reservations.STREAM_MAX", 2)
+    monkeypatch.setattr("routing.store.calls.STREAM_MAX", 2)
     who = tenant()
     open_bucket(store, who.bucket)
     async with gateway(redis_url(), tmp_path) as one:

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,11 +15,17 @@ from routing.contracts.snapshot import Limit
 from routing.decision.limits import Edges, Group, amounts_in_order, groups_for
 from routing.decision.types import Amounts
 from routing.store import keys
+from routing.store.calls import (
+    STREAM_MAX,
+    ReserveItem,
+    SettleItem,
+    reserve_argument,
+    settle_argument,
+)
 from routing.store.plans import Plan, as_text, encode_legs
 from routing.store.pooled import node_of
 from routing.store.reservations import (
     LEASE_MS,
-    STREAM_MAX,
     group_edges,
 )
 from routing.store.scripts import ALL, LEASE, RESERVE, SETTLE, run_script
@@ -67,42 +72,37 @@ class Scripts:
         self.epoch = 1
         open_bucket(store, bucket)
 
-    def run_script(self, script: Any, argument: Sequence[object]) -> Any:
-        return run_script(self.store, script, keys.bucket_meta(self.bucket), encode(argument))
+    def run_script(self, script: Any, argument: bytes) -> Any:
+        return run_script(self.store, script, keys.bucket_meta(self.bucket), argument)
 
     def reserve_argument(self, request_id: str, plan: Wire, amounts: Amounts, **changes: Any):
         fields = {
             "run": self.run, "epoch": self.epoch, "not_after": now_ms() + 1000, "lease": LEASE_MS,
             "stream_max": STREAM_MAX,
         } | changes  # fmt: skip
-        return (
-            keys.bucket_tag(self.bucket), request_id, fields["run"], fields["epoch"],
-            fields["not_after"], fields["lease"], fields["stream_max"], "g0", as_text(b"info"),
-            amounts_in_order(amounts), *in_epoch(plan, self.bucket, fields["epoch"], amounts),
+        raw, legs = in_epoch(plan, self.bucket, fields["epoch"], amounts)
+        item = ReserveItem(
+            raw, request_id, fields["not_after"], fields["lease"], as_text(b"info"),
+            amounts_in_order(amounts), legs,
         )  # fmt: skip
+        return reserve_argument(fields["run"], "g0", (item,), stream_max=fields["stream_max"])
 
     def reserve(self, plan: Wire, amounts: Amounts = AMOUNTS, request_id: str = "", **changes):
         argument = self.reserve_argument(request_id or new_id(), plan, amounts, **changes)
-        return self.run_script(RESERVE, argument)
+        (reply,) = self.run_script(RESERVE, argument)
+        return reply
 
     def settle(self, request_id: str, kind: str, charge: dict[str, int], res_epoch: int, legs: Any):
         tag = keys.bucket_tag(self.bucket)
-        argument = (
-            tag,
-            request_id,
-            self.run,
-            res_epoch,
-            kind,
-            charge,
-            as_text(b"{}"),
-            as_text(legs),
-        )
-        return self.run_script(SETTLE, argument)
+        event, packed = as_text(b"{}"), as_text(legs)
+        item = SettleItem(tag, None, request_id, res_epoch, kind, charge, event, packed)
+        (reply,) = self.run_script(SETTLE, settle_argument(self.run, (item,)))
+        return reply
 
     def lease(self, *items: object, not_after: int | None = None) -> Any:
         tag = keys.bucket_tag(self.bucket)
         until = now_ms() + 1000 if not_after is None else not_after
-        return self.run_script(LEASE, (tag, self.run, until, LEASE_MS, "g0", items))
+        return self.run_script(LEASE, encode((tag, self.run, until, LEASE_MS, "g0", items)))
 
 
 def on_the_wire(*limits: Limit) -> tuple[tuple[Group, ...], tuple[Edges, ...], Wire]:
@@ -146,9 +146,7 @@ def test_two_hundred_racers_for_one_remaining_unit_admit_exactly_one(store: "red
             async def one(client: Any, scripts: Scripts = scripts, barrier: Any = barrier) -> Any:
                 # 200 of them take a busy machine longer than the default of a second.
                 late = now_ms() + 60_000
-                argument = encode(
-                    scripts.reserve_argument(new_id(), wire, spend(1), not_after=late)
-                )
+                argument = scripts.reserve_argument(new_id(), wire, spend(1), not_after=late)
                 await barrier.wait()
                 return await client.evalsha(
                     RESERVE.digest.decode(), 1, keys.bucket_meta(scripts.bucket), argument
@@ -158,7 +156,7 @@ def test_two_hundred_racers_for_one_remaining_unit_admit_exactly_one(store: "red
             await asyncio.sleep(0)
             barrier.set()
             replies = await asyncio.gather(*tasks)
-            verdicts = [reply[0] for reply in replies]
+            verdicts = [reply[0][0] for reply in replies]
             results.append((verdicts.count(b"OK"), verdicts.count(b"NO")))
         for client in clients:
             await client.aclose()
