@@ -10,10 +10,9 @@ were alone; buckets know nothing of each other, so items of one bucket stand sid
 order. An error, or no reply, is every item's.
 """
 
-import asyncio
 from functools import partial
 from operator import itemgetter
-from typing import Final
+from typing import Final, TypeVar
 
 from routing.store import keys
 from routing.store.calls import ReserveItem, SettleItem, reserve_argument, settle_argument
@@ -25,6 +24,7 @@ MOST_PER_CALL: Final = 64  # about 2 ms of the store; two thirds of the gain are
 MAX_CALLS: Final = 4  # of one group under way: one at work, the others on their way to and from it
 MAX_WAITING: Final = 8_192  # items of one group; above it they count as not sent
 
+_Waiting = TypeVar("_Waiting")
 _BUCKET: Final = itemgetter(0)
 META_KEYS: Final = tuple(wire_key(keys.bucket_meta(bucket)) for bucket in range(keys.BUCKETS))
 
@@ -73,12 +73,11 @@ class Batches:
 class _Group:
     """What waits for one server, and how many calls it has under way."""
 
-    __slots__ = ("_batches", "_bucket", "_calls", "_is_due", "_loop", "reserves", "settles")
+    __slots__ = ("_batches", "_bucket", "_calls", "_is_due", "reserves", "settles")
 
     def __init__(self, batches: Batches, bucket: int) -> None:
         self._batches = batches
         self._bucket = bucket  # any of the group: it names the server
-        self._loop = asyncio.get_running_loop()
         self._calls = 0
         self._is_due = False
         self.reserves: list[tuple[int, ReserveItem, Callback]] = []
@@ -89,9 +88,7 @@ class _Group:
         if len(self.reserves) + len(self.settles) >= MAX_WAITING:
             done(NOT_SENT)
             return False
-        if not self._is_due and self._calls < MAX_CALLS:
-            self._is_due = True
-            self._loop.call_soon(self._send)
+        self._send_soon()
         return True
 
     def send_all(self) -> None:
@@ -103,19 +100,16 @@ class _Group:
         self._is_due = False
         while self._calls < MAX_CALLS and (self.settles or self.reserves):
             self._send_most()
-        self._batches.store.flush()
 
     def _send_most(self) -> None:
         batches, most = self._batches, self._batches.most_per_call
         run_id = batches.store.run_id_of(self._bucket)
         if self.settles:
-            ending, self.settles = self.settles[:most], self.settles[most:]
-            ending.sort(key=_BUCKET)
+            ending, self.settles = _next(self.settles, most)
             argument = settle_argument(run_id, [item for _, item, _ in ending])
             self._call(SETTLE, argument, [done for _, _, done in ending])
         if self.reserves and not self.settles:
-            asking, self.reserves = self.reserves[:most], self.reserves[most:]
-            asking.sort(key=_BUCKET)
+            asking, self.reserves = _next(self.reserves, most)
             argument = reserve_argument(run_id, batches.gateway_id, [item for _, item, _ in asking])
             self._call(RESERVE, argument, [done for _, _, done in asking])
 
@@ -132,6 +126,19 @@ class _Group:
         else:
             for done in dones:
                 done(reply)
-        if (self.settles or self.reserves) and not self._is_due and self._calls < MAX_CALLS:
+        if self.settles or self.reserves:
+            self._send_soon()
+
+    def _send_soon(self) -> None:
+        if not self._is_due and self._calls < MAX_CALLS:
             self._is_due = True
-            self._loop.call_soon(self._send)
+            self._batches.store.soon(self._bucket, self._send)
+
+
+def _next(waiting: list[_Waiting], most: int) -> tuple[list[_Waiting], list[_Waiting]]:
+    """Those of the next call, side by side by bucket, and the rest."""
+    if len(waiting) == 1:
+        return waiting, []
+    taken = waiting[:most]
+    taken.sort(key=_BUCKET)  # keeps the order within a bucket
+    return taken, waiting[most:]

@@ -131,6 +131,8 @@ class StoreConnection:
         self._max_pending = max_pending
         self._loop = asyncio.get_running_loop()
         self._out: list[bytes] = []
+        self._preparing: list[Callable[[], None]] = []
+        self._is_due = False  # the next turn of the loop writes
         self._wire: _Wire | None = None  # the socket that commands go to
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -185,7 +187,7 @@ class StoreConnection:
             await asyncio.gather(self._keeper, return_exceptions=True)
             self._keeper = None
         if self._wire is not None:
-            self.flush()
+            self._flush()
             wire = self._wire
             wire.drop()
             self.lost(wire)
@@ -218,6 +220,11 @@ class StoreConnection:
         self.command(*args, callback=into(future))
         return await future
 
+    def soon(self, bucket: int, prepare: Callable[[], None]) -> None:
+        """Run `prepare` once, with the next write: what it sends is written with it."""
+        self._preparing.append(prepare)
+        self._write_soon()
+
     def hear(self, reply: object) -> bool:
         """Take a reply that nobody waits for; False: the stream is out of step."""
         return False
@@ -230,15 +237,24 @@ class StoreConnection:
             if callback is not None:
                 callback(NOT_SENT)
             return
-        if not self._out:
-            self._loop.call_soon(self.flush)
+        self._write_soon()
         self._out.append(raw)
         wire.waiting.append((callback, self._loop.time() + self._reply_timeout_s))
         if self._timer is None:
             self._timer = self._loop.call_later(self._reply_timeout_s, self._check_deadline)
 
-    def flush(self) -> None:
-        """Write what is queued now, not when the loop comes by."""
+    def _write_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        preparing, self._preparing = self._preparing, []
+        for prepare in preparing:
+            prepare()
+        self._is_due = bool(self._preparing)  # asked for meanwhile, by who was turned away
+        if self._is_due:
+            self._loop.call_soon(self._flush)
         out, self._out = self._out, []
         if out and self._wire is not None and self._wire.transport is not None:
             self._wire.transport.write(b"".join(out))

@@ -103,10 +103,13 @@ class ClusterStore:
         """Each bucket is its own group: a script's keys lie in one slot."""
         return bucket
 
-    def flush(self) -> None:
-        """Write what is queued now, not when the loop comes by."""
-        for node in self._nodes.values():
-            node.flush()
+    def soon(self, bucket: int, prepare: Callable[[], None]) -> None:
+        """As `StoreConnection.soon`, with the next write to the bucket's master."""
+        node = self._buckets[bucket]
+        if node is None:
+            self._loop.call_soon(prepare)
+        else:
+            node.soon(bucket, prepare)
 
     def start(self) -> None:
         """Begin connecting in the background."""
