@@ -45,6 +45,10 @@ ADMISSION_FIGURES = {
     "admission_gateway_cpu_per_request",
     "admission_requests_per_gateway_core",
     "admission_cost_at_10000_tenants",
+} | {
+    f"admission_requests_per_store_core_{whose}_by_{size}"
+    for whose in ("one_tenant", "10000_tenants")
+    for size in (1, 4, 16, 64)
 }
 
 
