@@ -47,6 +47,7 @@ STORE_CORE: Final = {1}
 MANY: Final = 10_000
 FEW: Final = 100
 SIZES: Final = (1, 4, 16, 64)  # requests a script call
+WAITING: Final = 256  # requests under way when sizes are compared
 IN_FLIGHT: Final = 64  # as a busy gateway has: what one loop turn asks shares a write
 REPLY_TIMEOUT_S: Final = 30.0  # a crowded machine is no failure
 NOT_AFTER_MS: Final = 60_000  # a crowded machine must not turn a request away
@@ -149,8 +150,10 @@ class _Bench:
         )
 
     async def _by_batch(self, parties: list[_Party]) -> dict[int, tuple[Cost, Cost]]:
+        """Batches of each size, as many requests under way with each: single calls share writes."""
         return {
-            size: await self._reserve_and_settle(parties, size, size * MAX_CALLS) for size in SIZES
+            size: await self._reserve_and_settle(parties, size, WAITING // size, WAITING)
+            for size in SIZES
         }
 
     def _named(self, taken: list[_Round]) -> list[Figure]:
@@ -215,12 +218,17 @@ class _Bench:
         return float(found["used_cpu_user_main_thread"]) + float(found["used_cpu_sys_main_thread"])
 
     async def _reserve_and_settle(
-        self, parties: list[_Party], size: int = MOST_PER_CALL, in_flight: int = IN_FLIGHT
+        self,
+        parties: list[_Party],
+        size: int = MOST_PER_CALL,
+        calls: int = MAX_CALLS,
+        in_flight: int = IN_FLIGHT,
     ) -> tuple[Cost, Cost]:
         for bucket in range(keys.BUCKETS):
             self._stats.delete(keys.bucket_usage(bucket))  # a ledger would keep it short
         self._reservations = Reservations(self._store, "bench")
-        self._reservations.batches.most_per_call = size
+        batches = self._reservations.batches
+        batches.most_per_call, batches.max_calls = size, calls
         self._in_flight = in_flight
         held: list[tuple[_Party, str, bytes]] = []
         reserve = await self._measure(lambda: self._reserve(parties, held))

@@ -37,6 +37,7 @@ class Batches:
         self.store = store
         self.gateway_id = gateway_id
         self.most_per_call = MOST_PER_CALL
+        self.max_calls = MAX_CALLS
         self._groups: dict[int, _Group] = {}
 
     def reserve(self, bucket: int, item: ReserveItem, done: Callback) -> None:
@@ -98,7 +99,7 @@ class _Group:
 
     def _send(self) -> None:
         self._is_due = False
-        while self._calls < MAX_CALLS and (self.settles or self.reserves):
+        while self._calls < self._batches.max_calls and (self.settles or self.reserves):
             self._send_most()
 
     def _send_most(self) -> None:
@@ -130,7 +131,7 @@ class _Group:
             self._send_soon()
 
     def _send_soon(self) -> None:
-        if not self._is_due and self._calls < MAX_CALLS:
+        if not self._is_due and self._calls < self._batches.max_calls:
             self._is_due = True
             self._batches.store.soon(self._bucket, self._send)
 
