@@ -24,7 +24,7 @@ MOST_PER_CALL: Final = 64  # about 2 ms of the store; two thirds of the gain are
 MAX_CALLS: Final = 4  # of one group under way: one at work, the others on their way to and from it
 MAX_WAITING: Final = 8_192  # items of one group; above it they count as not sent
 
-_Waiting = TypeVar("_Waiting")
+_Waiting = TypeVar("_Waiting", bound=tuple[int, object, Callback])
 _BUCKET: Final = itemgetter(0)
 META_KEYS: Final = tuple(wire_key(keys.bucket_meta(bucket)) for bucket in range(keys.BUCKETS))
 
