@@ -45,6 +45,7 @@ def hostile_world() -> factories.World:
     factories.make_people(world)
     factories.make_fleet(world, {"p-a": 1, "p-b": 1})
     factories.make_policy(world)
+    factories.make_hook()
     factories.make_rollout(world, "p-b", reason=KEY)
     factories.make_usage(
         world, "acme", 2, model_asked=MODEL, model=MODEL, session=USER, step=USER,
