@@ -13,15 +13,10 @@ from routing.decision.breaker import Outcome
 from routing.decision.deadlines import Deadline, Passed, passed
 from routing.decision.retry import Kind, Verdict, judge, judge_cut_off, judge_event
 from routing.decision.types import Reason, Refusal
-from routing.gateway.dialects.failure import (
-    error_code,
-    error_message,
-    is_cut_off,
-    retry_after_s,
-)
-from routing.gateway.dialects.usage import read_answer
+from routing.gateway.dialects.failure import error_code, error_message
 from routing.gateway.exchange import Exchange, Step
 from routing.gateway.fleet import Endpoint
+from routing.gateway.gathered import Gathered, judged
 from routing.gateway.http1 import LAST_CHUNK, ResponseReader, chunk
 from routing.gateway.reply import rate_headers, stream_start
 from routing.gateway.sse import Fault, SseScanner
@@ -31,8 +26,6 @@ from routing.gateway.upstream import UpstreamConnection
 if TYPE_CHECKING:
     from routing.gateway.walk import Walk
 
-MAX_ANSWER_BYTES = 32 << 20  # a whole answer: 32k tokens of JSON with log-probabilities fit
-MAX_ERROR_BYTES = 64 << 10
 CLIENT_STALL_S = 30.0  # a caller that does not read for so long is gone
 _SSE = b"text/event-stream"
 _MAX_ID = 64
@@ -44,6 +37,7 @@ class Relay:
     __slots__ = (
         "_connection",
         "_first_s",
+        "_gathered",
         "_head_seen",
         "_is_held",
         "_is_over",
@@ -51,9 +45,7 @@ class Relay:
         "_last_s",
         "_others",
         "_paused_s",
-        "_pieces",
         "_scanner",
-        "_size",
         "_slice",
         "_started_s",
         "_walk",
@@ -80,8 +72,7 @@ class Relay:
         self._first_s = self._started_s
         self._paused_s = 0.0
         self._was_paused = False
-        self._pieces: list[bytes] = []
-        self._size = 0
+        self._gathered = Gathered()
         names = (exchange.tenant.id, exchange.model_name, endpoint.pool.id, exchange.class_name)
         self._slice: SliceName = names
 
@@ -304,37 +295,27 @@ class Relay:
     # -- a whole answer
 
     def _collect(self, reader: ResponseReader, piece: bytes, *, is_done: bool) -> None:
-        self._size += len(piece)
-        if self._size > (MAX_ANSWER_BYTES if reader.status == 200 else MAX_ERROR_BYTES):
+        if not self._gathered.add(piece, reader.status):
             self._fail(judge(502, "", None, is_draining=False))
             return
-        if piece:
-            self._pieces.append(piece)
         if not is_done:
             return
-        body = b"".join(self._pieces)
         if reader.status == 200 and self.exchange.step is Step.RELAYING:
             self._broke("The upstream did not go on with the stream")
             return
-        if reader.status == 200:
-            operation = self.exchange.operation
-            is_answer, usage = read_answer(body, operation.usage)
-            if is_answer and operation.generates and (operation.is_cut_off or is_cut_off)(body):
-                has_output = usage is None or usage.output_tokens > 0
-                self._fail(judge_cut_off(has_output=has_output))
-                return
-            if is_answer:
-                self._release(Outcome.SUCCESS)
-                self._walk.answered(self.exchange, self, body, usage)
-                return
-        is_draining = self.endpoint.candidate.is_draining
-        if reader.status == 200:
-            verdict = judge_event(error_code(body), error_message(body), is_draining=is_draining)
+        body = self._gathered.body()
+        found = judged(
+            body,
+            reader,
+            self.exchange.operation,
+            now_s=self._walk.now_ms() / 1000,
+            is_draining=self.endpoint.candidate.is_draining,
+        )
+        if isinstance(found, Verdict):
+            self._fail(found)
         else:
-            wait_s = retry_after_s(reader.headers, self._walk.now_ms() / 1000)
-            message = error_message(body)
-            verdict = judge(reader.status, message, wait_s, is_draining=is_draining)
-        self._fail(verdict)
+            self._release(Outcome.SUCCESS)
+            self._walk.answered(self.exchange, self, body, found)
 
     # -- the three deadlines, and a reader that does not read
 
