@@ -22,7 +22,7 @@ def test_from_a_refusal_to_more(visit, world):  # noqa: F811
 
     tina.go("/t/acme/")
     tina.page.get_by_role("navigation", name="Tenant").get_by_role("link", name="Refusals").click()
-    tina.page.get_by_label("Request id").fill(refused_id)
+    tina.page.get_by_label("Request id", exact=True).fill(refused_id)
     tina.page.get_by_role("button", name="Look up").click()
     found = tina.page.get_by_role("region", name=f"Request {refused_id}")
     expect(found).to_contain_text("429 budget_exceeded")
