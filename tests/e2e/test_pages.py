@@ -223,7 +223,7 @@ def test_a_narrow_window_opens_its_pages_by_keyboard_and_without_scripts(visit):
         menu = window.page.get_by_role("button", name="Menu")
         menu.press("Enter")
         expect(pages.get_by_role("link", name="Fleet")).to_have_attribute("aria-current", "page")
-        expect(pages.get_by_role("list", name="Capacity").get_by_role("link")).to_have_count(4)
+        expect(pages.get_by_role("list", name="Capacity").get_by_role("link")).to_have_count(5)
         assert faults_of(window.page, theme) == []
         window.page.keyboard.press("Escape")
         expect(pages).to_be_hidden()
