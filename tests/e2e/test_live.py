@@ -182,6 +182,18 @@ def time_to_first_token(client: httpx.Client, stack: Any, secret: str, model: st
     return first
 
 
+def ledger_ttft_ms(stack: Any, slug: str) -> list[float]:
+    """Milliseconds to the first token of a tenant's rows, the shortest first."""
+    with psycopg.connect(stack.settings["DATABASE_URL"]) as connection:
+        rows = connection.execute(
+            "SELECT extract(epoch FROM first_token_at - started_at) * 1000 AS ms"
+            " FROM tenants_usage u JOIN tenants_tenant t ON t.id = u.tenant_id"
+            " WHERE t.slug = %s ORDER BY ms",
+            [slug],
+        ).fetchall()
+    return [float(ms) for (ms,) in rows]
+
+
 def ledger_nanousd(stack: Any, slug: str) -> tuple[int, int]:
     """Rows and nano-dollars of a tenant in the ledger."""
     with psycopg.connect(stack.settings["DATABASE_URL"]) as connection:
@@ -219,11 +231,18 @@ def test_ttft_and_spend_on_the_page_equal_client_timings_and_ledger_rows(
         return live.locator(f"[data-reading={name}]").get_attribute("data-value") or ""
 
     until(lambda: reading("ttft_count") == str(PROBES), "all samples on the page")
-    for name, q in (("ttft_p50_ms", 0.5), ("ttft_p95_ms", 0.95), ("ttft_p99_ms", 0.99)):
-        client_ms = timings_s[math.floor(q * (PROBES - 1))] * 1000
-        # The sketch is within 1 %; the client's own clock adds the way to the gateway and back.
-        assert float(reading(name)) == pytest.approx(client_ms, rel=0.02, abs=25), name
     until(lambda: ledger_nanousd(stack, "probe")[0] == PROBES, "all rows in the ledger")
+    rows_ms = ledger_ttft_ms(stack, "probe")
+    for name, q in (("ttft_p50_ms", 0.5), ("ttft_p95_ms", 0.95), ("ttft_p99_ms", 0.99)):
+        at = math.floor(q * (PROBES - 1))
+        # The sketch is within 1 %, and rows keep milliseconds.
+        assert float(reading(name)) == pytest.approx(rows_ms[at], rel=0.02, abs=2), name
+        # The client's own clock adds the way to the gateway and back, and on a busy machine its
+        # own waits: the slowest of its calls may be slow by them alone.
+        assert float(reading(name)) <= timings_s[at] * 1000 * 1.02 + 2, name
+    assert float(reading("ttft_p50_ms")) == pytest.approx(
+        timings_s[(PROBES - 1) // 2] * 1000, rel=0.02, abs=25
+    )
     spent = ledger_nanousd(stack, "probe")[1]
     assert spent > 0
 
