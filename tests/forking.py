@@ -8,7 +8,6 @@ and the whole stacks, run the command instead.
 import atexit
 import contextlib
 import fcntl
-import functools
 import gc
 import importlib
 import json
@@ -99,7 +98,6 @@ class Forker:
             pass_fds=(theirs.fileno(),),
         )
         theirs.close()
-        atexit.register(self.close)
 
     def start(
         self,
@@ -134,10 +132,24 @@ class Forker:
         self._process.wait(10)
 
 
-@functools.cache
+_forkers: dict[str, Forker] = {}
+
+
 def forker(module: str) -> Forker:
     """The one of this test run."""
-    return Forker(module)
+    if module not in _forkers:
+        _forkers[module] = Forker(module)
+    return _forkers[module]
+
+
+def end_all() -> None:
+    """For a test that ends every child of its process, or counts them; the next use begins anew."""
+    while _forkers:
+        _, one = _forkers.popitem()
+        one.close()
+
+
+atexit.register(end_all)
 
 
 def serve(descriptor: int, module: str) -> None:

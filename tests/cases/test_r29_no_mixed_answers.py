@@ -48,8 +48,15 @@ class Relay:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         up_reader, up_writer = await asyncio.open_connection(*self.target)
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
             await asyncio.gather(self._pump(reader, up_writer), self._pump(up_reader, writer))
+
+    async def end(self) -> None:
+        """Cancel what still relays."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65_536):
@@ -66,6 +73,7 @@ def relayed(url: str) -> Iterator[Relay]:
     try:
         yield relay
     finally:
+        asyncio.run_coroutine_threadsafe(relay.end(), relay.loop).result(5)
         relay.loop.call_soon_threadsafe(relay.loop.stop)
         relay.thread.join(5)
 

@@ -21,6 +21,7 @@ from console.supervisor.program import (
     restart_delay_s,
 )
 from console.supervisor.state import StartRefused
+from tests import forking
 
 SLEEP = "import time; time.sleep(600)"
 
@@ -45,6 +46,7 @@ def program(
 
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+    forking.end_all()  # it takes every child that it does not know for an orphan of its own
     made = Supervisor(logs=tmp_path, changed=lambda: None, say=lambda line: None)
     with made.signals():
         yield made
