@@ -43,10 +43,12 @@ def whole(
 ) -> Whole:
     """Usage of a stream whose first `events` were lost, from what the rest reports.
 
-    Both figures are within what was held, and their sum is never above what was reported: what
-    an engine did beyond it is the operator's cost, as the second prefill is.
+    Both parts together are taken to have kept to the bound that the request has for an answer. Both
+    figures are within what was held, and their sum is never above what was reported: what an engine
+    did beyond it is the operator's cost, as the second prefill is.
     """
-    first = carried(events, tokens_per_event(output_tokens, rest_events), held.choice_tokens)
+    most = held.choice_tokens - output_tokens
+    first = carried(events, tokens_per_event(output_tokens, rest_events), most)
     first = min(first, prompt_tokens)
     return Whole(
         min(prompt_tokens - first, held.input_tokens),

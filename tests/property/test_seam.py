@@ -51,6 +51,13 @@ def test_what_an_engine_sent_is_no_more_than_it_was_told(
     assert events <= found <= max(events, choice)
 
 
+def test_an_answer_that_used_up_its_bound_has_no_room_for_more_in_its_first_part() -> None:
+    # Some events of the rest had two tokens, none of the first part had: 1,500 in all, as told.
+    held = Held(100, 1_500, 1_500)
+    found = whole(17 + 200, 1_300, events=200, rest_events=1_270, held=held)
+    assert found == (17, 1_500, 200)
+
+
 def test_nothing_streamed_says_nothing_of_an_events_size() -> None:
     assert tokens_per_event(50, 0) == 1.0
     assert tokens_per_event(0, 9) == 1.0
