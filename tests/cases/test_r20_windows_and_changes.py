@@ -58,6 +58,8 @@ def test_used_amount_outlives_changes_of_the_limit_but_not_its_window(
         assert use(gateway, upstream, store, 900).status_code == 200
         next_minute(store)
         assert use(gateway, upstream, store, 800).status_code == 200, "a new window"
+        # A call that is admitted before the lowered limit is in force must not use up the raised.
+        upstream.plan(json_script(answer(used=usage(1, 1))))
         change(store, upstream, 2, 500)
 
         def lowered() -> bool:
