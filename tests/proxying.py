@@ -7,6 +7,14 @@ from types import TracebackType
 from typing import Self
 
 
+async def end_tasks() -> None:
+    """Cancel every other task of the loop, and wait until it has ended."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Proxy:
     """Forwards bytes, `delay_s` late in each direction.
 
@@ -58,10 +66,7 @@ class Proxy:
         self._server.close()
         for writer in list(self._writers):
             writer.transport.abort()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)

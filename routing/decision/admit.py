@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from routing.contracts.enums import Dimension, LimitScope, WindowKind
+from routing.contracts.spelling import short_usd
 from routing.decision.limits import AMOUNT_ORDER, Group, amounts_in_order, limit_name
 from routing.decision.types import Amounts, Reason, Refusal
 
 SHORTEST_WAIT_S: Final = 0.001
 CONCURRENCY_WAIT_S: Final = 1.0  # when nobody knows how long the running ones still take
-_NANOUSD_PER_USD: Final = 1_000_000_000
 
 
 class Position(NamedTuple):
@@ -148,7 +148,4 @@ def _owner(group: Group) -> str:
 def _shown(dimension: Dimension, amount: int) -> str:
     if dimension is not Dimension.SPEND_NANOUSD:
         return str(amount)
-    sign = "-" if amount < 0 else ""
-    whole, rest = divmod(abs(amount), _NANOUSD_PER_USD)
-    cents = f"{rest:09d}".rstrip("0").ljust(2, "0")
-    return f"{sign}${whole}.{cents}"
+    return short_usd(amount)

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from routing.contracts.enums import Dimension, TaskScope
 from routing.contracts.snapshot import MAX_TASK_S, TaskCaps
+from routing.contracts.spelling import short_usd
 from routing.decision.types import Amounts, Reason, Refusal
 
 MAX_REPEATS: Final = 20  # the store knows the last 64 steps: a loop of three such steps is seen
@@ -17,7 +18,6 @@ STEPS_SHOWN: Final = 20  # of a refused task
 KEPT_AFTER_MS: Final = 3_600_000  # after its wall a task is known, and refused, this long
 UNCAPPED: Final = -1
 _LONGEST_MS: Final = MAX_TASK_S * 1000 + KEPT_AFTER_MS
-_NANO: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,8 @@ def over_counter(
         cap, said = "task_steps", f"{used + held} of {limit} steps"
         text = f"{whose} has taken {said}."
         return _refusal(Reason.TASK_STEPS, text, task, (cap, group.scope, said), chain)
-    said = f"{_usd(used)} used and {_usd(held)} held of {_usd(limit)}"
-    text = f"{whose} has {said}; this call may need {_usd(need.spend_nanousd)}."
+    said = f"{short_usd(used)} used and {short_usd(held)} held of {short_usd(limit)}"
+    text = f"{whose} has {said}; this call may need {short_usd(need.spend_nanousd)}."
     return _refusal(Reason.TASK_SPEND, text, task, ("task_spend", group.scope, said), chain)
 
 
@@ -172,9 +172,9 @@ def _refusal(
 
 
 def _line(step: TaskStep) -> str:
-    cost = _usd(step.held_nanousd) + " held"
+    cost = short_usd(step.held_nanousd) + " held"
     if step.charged_nanousd is not None:
-        cost = _usd(step.charged_nanousd)
+        cost = short_usd(step.charged_nanousd)
     name = f" {step.step}" if step.step else ""
     return f"#{step.number}{name} {step.model} {cost}"
 
@@ -182,8 +182,3 @@ def _line(step: TaskStep) -> str:
 def in_order(steps: Sequence[TaskStep]) -> tuple[TaskStep, ...]:
     """The last steps, oldest first, at most `STEPS_SHOWN`."""
     return tuple(sorted(steps, key=lambda step: step.number)[-STEPS_SHOWN:])
-
-
-def _usd(nanousd: int) -> str:
-    whole, rest = divmod(nanousd, _NANO)
-    return f"${whole}.{f'{rest:09d}'.rstrip('0').ljust(2, '0')}"

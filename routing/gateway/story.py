@@ -1,11 +1,9 @@
 """A refused task as its caller reads it: names, what was used, and the last steps."""
 
-from datetime import UTC, datetime
 from typing import Any
 
+from routing.contracts.spelling import exact_usd, instant
 from routing.decision.workflow import TaskStep, TaskStory
-
-_NANO = 1_000_000_000
 
 
 def story_of(story: TaskStory) -> dict[str, Any]:
@@ -16,7 +14,7 @@ def story_of(story: TaskStory) -> dict[str, Any]:
         "task_kind": story.kind or None,
         "cap": story.cap,
         "used": story.used,
-        "started_at": _instant(chain.start_ms),
+        "started_at": instant(chain.start_ms),
         "steps": chain.steps,
         "parents": list(chain.parents),
         "chain": [_step(step) for step in chain.shown],
@@ -30,17 +28,7 @@ def _step(step: TaskStep) -> dict[str, Any]:
         "request_id": step.request_id,
         "model": step.model,
         "step": step.step or None,
-        "at": _instant(step.at_ms),
-        "held_usd": _usd(step.held_nanousd),
-        "spend_usd": None if charged is None else _usd(charged),
+        "at": instant(step.at_ms),
+        "held_usd": exact_usd(step.held_nanousd),
+        "spend_usd": None if charged is None else exact_usd(charged),
     }
-
-
-def _instant(at_ms: int) -> str:
-    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _usd(nanousd: int) -> str:
-    whole, rest = divmod(nanousd, _NANO)
-    return f"{whole}.{rest:09d}"

@@ -1,7 +1,6 @@
 """Uses of named resources: what a caller says of one, what it costs, what it is answered."""
 
 import re
-from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 import msgspec
@@ -10,6 +9,7 @@ from routing.contracts.enums import RequestStatus, UsageSource
 from routing.contracts.pricing import price_at
 from routing.contracts.resources import RESOURCE_PREFIX
 from routing.contracts.snapshot import KeyEntry, Price, Snapshot, TenantEntry
+from routing.contracts.spelling import exact_usd, instant
 from routing.contracts.usage import HoldInfo, UsageEvent
 from routing.decision.types import Reason, Refusal
 from routing.gateway.resolve import may_use
@@ -142,8 +142,8 @@ def settled_event(info: HoldInfo, body: SettleBody, ended_at_ms: int) -> UsageEv
         return bad("units", "So many units cost more than any limit can count.")
     if spend > event.held_nanousd and not body.above_hold:
         text = (
-            f"This is more than the {usd(event.held_nanousd)} USD held. Send above_hold: true to "
-            "be charged for it all the same."
+            f"This is more than the {exact_usd(event.held_nanousd)} USD held. Send above_hold: "
+            "true to be charged for it all the same."
         )
         return bad("units" if body.units is not None else "spend_usd", text)
     return msgspec.structs.replace(
@@ -219,7 +219,7 @@ def settle_body(settled: Settled) -> bytes:
             "resource": settled.resource,
             "status": settled.status,
             "units": settled.units,
-            "spend_usd": usd(settled.spend_nanousd),
+            "spend_usd": exact_usd(settled.spend_nanousd),
             "task_id": settled.task_id or None,
         }
     )
@@ -238,22 +238,10 @@ def held_body(info: HoldInfo, expires_at_ms: int) -> bytes:
                 "requests": 1,
                 "concurrency": 1,
                 "units": event.units,
-                "spend_usd": usd(event.held_nanousd),
+                "spend_usd": exact_usd(event.held_nanousd),
             },
-            "unit_usd": usd(info.price.unit_nanousd),
+            "unit_usd": exact_usd(info.price.unit_nanousd),
             "price_version": event.price_version,
             "task_id": event.task_id or None,
         }
     )
-
-
-def usd(nanousd: int) -> str:
-    """Decimal dollars, exact to the nano-dollar."""
-    whole, rest = divmod(nanousd, _NANO)
-    return f"{whole}.{rest:09d}"
-
-
-def instant(at_ms: int) -> str:
-    """RFC 3339 in UTC, to the millisecond."""
-    text = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")

@@ -14,6 +14,7 @@ import redis
 
 from routing.contracts.snapshot import bucket_of
 from tests.gatewaying import body_of
+from tests.proxying import end_tasks
 from tests.stack import (
     ACME_KEY,
     GLOBEX_KEY,
@@ -51,13 +52,6 @@ class Relay:
         with contextlib.suppress(ConnectionError, asyncio.CancelledError):
             await asyncio.gather(self._pump(reader, up_writer), self._pump(up_reader, writer))
 
-    async def end(self) -> None:
-        """Cancel what still relays."""
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65_536):
             self.loop.call_later(DELAY_S, writer.write, data)
@@ -73,7 +67,7 @@ def relayed(url: str) -> Iterator[Relay]:
     try:
         yield relay
     finally:
-        asyncio.run_coroutine_threadsafe(relay.end(), relay.loop).result(5)
+        asyncio.run_coroutine_threadsafe(end_tasks(), relay.loop).result(5)
         relay.loop.call_soon_threadsafe(relay.loop.stop)
         relay.thread.join(5)
 
