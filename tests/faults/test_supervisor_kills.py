@@ -89,11 +89,16 @@ def test_all_services_killed_at_once_come_back(small: Stack) -> None:
 def test_everything_killed_with_its_supervisor_starts_again(small: Stack) -> None:
     status = small.status()
     pids = [row["pid"] for row in status["processes"] if row["pid"]]
-    for pid in (status["supervisor_pid"], *pids):
-        os.kill(pid, signal.SIGKILL)
+    killed = [proc.identify(pid) for pid in (status["supervisor_pid"], *pids)]
+    for who in killed:
+        assert who is not None, status
+        os.kill(who.pid, signal.SIGKILL)
+    # A killed process loses its command line first, and its state's lock and pid some time later.
+    assert not proc.wait_gone([who for who in killed if who], 30)
     until(lambda: not processes_of(small.state), "all of it is dead")
-    found = {f"{row['part']} {row['word']}" for row in small.status()["conditions"]}
-    assert "supervisor gone" in found, found
+    after = small.status()
+    found = {f"{row['part']} {row['word']}" for row in after["conditions"]}
+    assert "supervisor gone" in found, (found, after["supervisor_pid"], killed[0])
     small.up()
     assert is_ready(small)
     expect_single(small)
