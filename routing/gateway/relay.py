@@ -10,25 +10,24 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from routing.decision.breaker import Outcome
-from routing.decision.deadlines import Deadline, Passed, passed
-from routing.decision.retry import Kind, Verdict, judge, judge_cut_off, judge_event
+from routing.decision.deadlines import Passed
+from routing.decision.retry import Kind, Verdict, judge
 from routing.decision.types import Reason, Refusal
-from routing.gateway.dialects.failure import error_code, error_message
+from routing.gateway.delivery import deliver, last_bytes
 from routing.gateway.exchange import Exchange, Step
 from routing.gateway.fleet import Endpoint
+from routing.gateway.flow import Flow
 from routing.gateway.gathered import Gathered, judged
-from routing.gateway.http1 import LAST_CHUNK, ResponseReader, chunk
-from routing.gateway.reply import rate_headers, stream_start
+from routing.gateway.http1 import ResponseReader
 from routing.gateway.sse import Fault, SseScanner
 from routing.gateway.stats import SliceName
-from routing.gateway.upstream import UpstreamConnection
+from routing.gateway.upstream import UpstreamConnection, request_id_of
+from routing.gateway.verdicts import of_deadline, of_stream, overdue
 
 if TYPE_CHECKING:
     from routing.gateway.walk import Walk
 
-CLIENT_STALL_S = 30.0  # a caller that does not read for so long is gone
 _SSE = b"text/event-stream"
-_MAX_ID = 64
 
 
 class Relay:
@@ -39,19 +38,16 @@ class Relay:
         "_first_s",
         "_gathered",
         "_head_seen",
-        "_is_held",
         "_is_over",
         "_is_sent",
-        "_last_s",
         "_others",
-        "_paused_s",
         "_scanner",
         "_slice",
         "_started_s",
         "_walk",
-        "_was_paused",
         "endpoint",
         "exchange",
+        "flow",
         "tokens",
     )
 
@@ -65,13 +61,10 @@ class Relay:
         self._scanner: SseScanner | None = None
         self._head_seen = False
         self._is_over = False
-        self._is_held = False
         self._is_sent = False
         self._started_s = time.monotonic()
-        self._last_s = self._started_s
         self._first_s = self._started_s
-        self._paused_s = 0.0
-        self._was_paused = False
+        self.flow = Flow(self._started_s)
         self._gathered = Gathered()
         names = (exchange.tenant.id, exchange.model_name, endpoint.pool.id, exchange.class_name)
         self._slice: SliceName = names
@@ -80,11 +73,6 @@ class Relay:
     def is_sent(self) -> bool:
         """Whether the endpoint has been given the request."""
         return self._is_sent
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether the client reads too slowly."""
-        return self._paused_s > 0
 
     @property
     def usage_payloads(self) -> tuple[bytes, bytes]:
@@ -121,8 +109,7 @@ class Relay:
     def _send(self, connection: UpstreamConnection, head: bytes, body: bytes) -> None:
         self._connection = connection
         self._is_sent = True
-        if self._paused_s:
-            connection.transport.pause_reading()
+        self.flow.begin(connection.transport)
         connection.send(self, head, body)
 
     # -- called by the connection
@@ -161,7 +148,7 @@ class Relay:
 
     def _read_head(self, reader: ResponseReader) -> bool:
         self._head_seen = True
-        self.exchange.upstream_id = _safe_id(reader.headers.get(b"x-request-id", b""))
+        self.exchange.upstream_id = request_id_of(reader)
         if reader.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             self._fail(judge(502, "", None, is_draining=False))
             return False
@@ -188,7 +175,7 @@ class Relay:
             self._count(tokens)
         elif scanner.others != self._others:
             self._others = scanner.others  # the end of an answer is no silence either
-            self._last_s = time.monotonic()
+            self.flow.last_s = time.monotonic()
         if scanner.fault is not None:
             self._write(out)
             self._faulted(scanner)
@@ -206,7 +193,7 @@ class Relay:
         exchange = self.exchange
         if self.tokens:
             fresh = tokens - self.tokens
-            self._walk.stats.tokens_came(self._slice, now_s - self._last_s, fresh)
+            self._walk.stats.tokens_came(self._slice, now_s - self.flow.last_s, fresh)
         elif not exchange.carried_tokens:
             exchange.first_token_s = now_s
             ttft_s = now_s - exchange.arrived_s
@@ -218,7 +205,7 @@ class Relay:
             )
         if not self.tokens:
             self._first_s = now_s
-        self._last_s = now_s
+        self.flow.last_s = now_s
         self.tokens = tokens
         if exchange.hold is not None:
             exchange.hold.out_so_far = exchange.carried_tokens + tokens
@@ -229,24 +216,11 @@ class Relay:
         if self.exchange.watch is not None:
             self.exchange.watch.feed(self, out)
         else:
-            self.deliver(out)
+            deliver(self.exchange, out, self._walk.now_ms)
 
     def deliver(self, out: bytes) -> None:
-        """Send events to the caller."""
-        exchange = self.exchange
-        if exchange.recording is not None:
-            exchange.recording.feed(out)
-        if exchange.sent is not None:
-            exchange.sent.feed(out)
-        if exchange.step is Step.RELAYING:
-            exchange.client.write(out if exchange.request.is_http10 else chunk(out))
-        else:
-            exchange.client.write(self._first(out))
-
-    def _first(self, out: bytes) -> bytes:
-        exchange = self.exchange
-        exchange.step = Step.RELAYING
-        return stream_start(exchange, rate_headers(exchange, self._walk.now_ms()), out)
+        """Send events that hooks have passed to the caller."""
+        deliver(self.exchange, out, self._walk.now_ms)
 
     def _completed(self, out: bytes) -> None:
         self._release(Outcome.SUCCESS)
@@ -261,29 +235,15 @@ class Relay:
         exchange = self.exchange
         if self._scanner is not None and exchange.wants_cost:
             out += self._walk.ends.cost_event(exchange, self) + self._scanner.ending
-        if exchange.recording is not None:
-            exchange.recording.feed(out)
-        data = b""
-        if exchange.step is not Step.RELAYING:
-            data = self._first(out)
-        elif out:
-            data = out if exchange.request.is_http10 else chunk(out)
-        if not exchange.request.is_http10:
-            data += LAST_CHUNK
+        data = last_bytes(exchange, out, self._walk.now_ms)
         self._walk.ends.stream_done(exchange, self, data)
 
     def _faulted(self, scanner: SseScanner) -> None:
         if scanner.fault is Fault.TOO_LONG:
             self._broke("The upstream sent an event without an end")
             return
-        if scanner.fault is Fault.CUT_OFF:
-            verdict = judge_cut_off(has_output=bool(self.tokens))
-        else:
-            verdict = judge_event(
-                error_code(scanner.error),
-                error_message(scanner.error),
-                is_draining=self.endpoint.candidate.is_draining,
-            )
+        is_draining = self.endpoint.candidate.is_draining
+        verdict = of_stream(scanner, has_output=bool(self.tokens), is_draining=is_draining)
         if self.exchange.step is Step.RELAYING:
             refusal = verdict.refusal
             words = self._with_count(refusal.message.rstrip("."))
@@ -323,20 +283,11 @@ class Relay:
         """Act on a deadline that has passed."""
         if self._is_over:
             return
-        exchange = self.exchange
-        if self._paused_s and now_s - self._paused_s > CLIENT_STALL_S:
-            exchange.client.abort()
+        if self.flow.is_stalled(now_s):
+            self.exchange.client.abort()
             return
-        silent_s = None
-        if self.tokens:
-            silent_s = 0.0 if self._paused_s or self._is_held else now_s - self._last_s
-        found = passed(
-            exchange.deadlines,
-            whole_s=now_s - exchange.arrived_s,
-            try_s=now_s - self._started_s,
-            silent_s=silent_s,
-            output_bound=0 if exchange.call.is_stream else exchange.estimate.amounts.output_tokens,
-        )
+        silent_s = self.flow.silent_s(now_s) if self.tokens else None
+        found = overdue(self.exchange, now_s, self._started_s, silent_s)
         if found is not None:
             self._late(found)
 
@@ -344,49 +295,19 @@ class Relay:
         if self.is_whole:
             self.end_whole()
             return
-        exchange, message = self.exchange, self._with_count(found.message)
-        refusal = Refusal(found.reason, message, limit=found.deadline.value)
-        is_lost = found.deadline is not Deadline.TOTAL
-        if exchange.step is Step.RELAYING:
-            self._cut(refusal, is_lost=is_lost)
-        elif is_lost:
-            self._fail(Verdict(Kind.LOST, refusal), Outcome.HUNG)
+        verdict = of_deadline(self.exchange, found, self._with_count(found.message))
+        if self.exchange.step is Step.RELAYING:
+            self._cut(verdict.refusal, is_lost=verdict.kind is Kind.LOST)
         else:
-            # Silent for a whole class's time is the replica's doing; a caller's own time is not.
-            classes = exchange.snapshot.policy.classes
-            is_full = exchange.deadlines is classes.get(exchange.work_class)
-            self._fail(Verdict(Kind.OVER, refusal, counts=is_full), Outcome.HUNG)
+            self._fail(verdict, Outcome.HUNG)
 
     def pause(self) -> None:
         """The client reads too slowly."""
-        self._paused_s = time.monotonic()
-        self._was_paused = True
-        if self._connection is not None and not self._is_over:
-            self._connection.transport.pause_reading()
+        self.flow.pause()
 
     def resume(self) -> None:
-        """The client has caught up; the silence was not the upstream's."""
-        self._paused_s = 0.0
-        self._read_on()
-
-    def hold(self) -> None:
-        """Hooks have enough to look at: stop reading the upstream."""
-        if not self._is_held and self._connection is not None and not self._is_over:
-            self._is_held = True
-            self._connection.transport.pause_reading()
-
-    def let_go(self) -> None:
-        """Hooks have caught up."""
-        if self._is_held:
-            self._is_held = False
-            self._read_on()
-
-    def _read_on(self) -> None:
-        """Nobody was waiting for the upstream meanwhile: the silence was not its own."""
-        self._last_s = time.monotonic()
-        is_stopped = self._paused_s > 0 or self._is_held
-        if self._connection is not None and not self._is_over and not is_stopped:
-            self._connection.transport.resume_reading()
+        """The client has caught up."""
+        self.flow.resume()
 
     # -- ends
 
@@ -463,8 +384,9 @@ class Relay:
             self._walk.fleet.judge(model, self.endpoint, outcome, now_s, was_answered=was_answered)
             has_failed = outcome is not Outcome.SUCCESS
             self._walk.stats.try_ended(self.endpoint.candidate.id, has_failed=has_failed)
-        if self.tokens and not self._was_paused:
-            self.endpoint.pace.ended(self.tokens, self._last_s - self._first_s, now_s)
+        self.flow.end()
+        if self.tokens and not self.flow.was_paused:
+            self.endpoint.pace.ended(self.tokens, self.flow.last_s - self._first_s, now_s)
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -472,11 +394,3 @@ class Relay:
             connection.release(now_s)
         else:
             connection.abort()
-
-
-def _safe_id(raw: bytes) -> str:
-    """An upstream's request id for the ledger: short and printable, or nothing."""
-    if not raw:
-        return ""
-    text = raw.decode("latin-1")
-    return text if len(text) <= _MAX_ID and text.isascii() and text.isprintable() else ""

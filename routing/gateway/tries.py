@@ -113,7 +113,7 @@ class Tries:
         if exchange.trace is not None:
             exchange.trace.failed(refusal.reason.value)
         self.route(exchange, refusal)
-        if relay.is_paused and exchange.attempt is not None:
+        if relay.flow.is_paused and exchange.attempt is not None:
             exchange.attempt.pause()
         return True
 

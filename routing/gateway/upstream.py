@@ -16,6 +16,7 @@ IDLE_S = 4.0  # below the 5 s after which uvicorn, and so vLLM, closes a kept co
 MAX_IDLE = 256  # kept per replica; more than one engine batches
 MAX_OPEN = 4096  # per replica; beyond it the replica is hopelessly overloaded
 _JOINED_BYTES = 65_536  # larger bodies are written beside their head, without a copy
+_MAX_ID_CHARS = 64  # of a request id that is kept
 
 
 class Handler(Protocol):
@@ -198,3 +199,12 @@ def no_delay(transport: asyncio.Transport) -> None:
     sock = transport.get_extra_info("socket")
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def request_id_of(reader: ResponseReader) -> str:
+    """An upstream's own id of a request, for the ledger: short and printable, or empty."""
+    raw = reader.headers.get(b"x-request-id", b"")
+    if not raw:
+        return ""
+    text = raw.decode("latin-1")
+    return text if len(text) <= _MAX_ID_CHARS and text.isascii() and text.isprintable() else ""

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from routing.contracts.capabilities import Capability
-from routing.contracts.enums import WorkClass
 from routing.contracts.pricing import price_at
 from routing.contracts.snapshot import Snapshot
 from routing.decision.classes import FALLBACK
@@ -31,7 +30,7 @@ from routing.gateway.calibration import Calibration
 from routing.gateway.config import GatewayConfig
 from routing.gateway.credit_books import Work
 from routing.gateway.credits import Credits
-from routing.gateway.dialects.body import Decided, forwarded_body, read_call
+from routing.gateway.dialects.body import read_call
 from routing.gateway.dialects.continuing import Sent, may_continue
 from routing.gateway.dialects.operation import Operation
 from routing.gateway.dialects.usage import Usage
@@ -39,6 +38,7 @@ from routing.gateway.ends import Ends
 from routing.gateway.exchange import Client, Exchange, Step, new_request_id
 from routing.gateway.fallback import asked_of, stands_of
 from routing.gateway.fleet import Endpoint, Fleet
+from routing.gateway.forward import forwarded
 from routing.gateway.hooks.keeper import Hooks
 from routing.gateway.hooks.steps import look_after, look_before
 from routing.gateway.hooks.stream import watch_of
@@ -62,8 +62,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What an engine that schedules by priority is told: lower is sooner.
-_PRIORITY = {WorkClass.INTERACTIVE: -10, WorkClass.STANDARD: 0, WorkClass.BATCH: 10}
 _NOT_LOADED = Refusal(
     Reason.MODEL_UNAVAILABLE, "No replica has this adapter loaded now.", 1.0, param="model"
 )
@@ -345,21 +343,7 @@ class Walk:
         exchange.region = pool.region
         endpoint.residency.sent(prefix_of(exchange))
         served = self.fleet.served_name(exchange.model_name, pool)
-        decided = Decided(
-            served,
-            exchange.estimate.choice_output_tokens - exchange.carried_tokens,
-            exchange.tenant.cache_salt,
-            _PRIORITY[exchange.work_class] if pool.takes_priority else 0,
-            exchange.request_id,
-            pool.is_hosted,
-        )
-        body = forwarded_body(exchange.call, decided, *exchange.rest)
-        more = b""
-        if exchange.trace is not None:
-            more = exchange.trace.forwarded(pool, exchange.replica, served)
-        head = endpoint.head(
-            b"POST", exchange.operation.path, exchange.request_id.encode(), len(body), more
-        )
+        head, body = forwarded(exchange, endpoint, served)
         relay = Relay(self, exchange, endpoint)
         exchange.attempt = relay
         relay.start(head, body)

@@ -55,7 +55,7 @@ class Watch:
         self._held.append(out)
         self._held_bytes += len(out)
         if self._held_bytes > HELD_BYTES:
-            relay.hold()
+            relay.flow.hold()
         if not self._is_asking:
             self._go_on()
 
@@ -119,7 +119,7 @@ class Watch:
             return
         if not self._exchange.is_gone:
             relay.deliver(batch)
-        relay.let_go()
+        relay.flow.let_go()
 
     def _stop(self, refusal: Refusal) -> None:
         relay = self._relay
