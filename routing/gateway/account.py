@@ -211,6 +211,19 @@ class Accountant:
         if done is not None:
             self.gate.wait(sequence, lambda _: done())
 
+    def serves(self, hold: Hold, info: bytes) -> None:
+        """Another model serves it from now on: whoever ends it for us must charge that one's price.
+
+        `info` is its whole description, again encoded.
+        """
+        bucket = self.book.buckets[hold.bucket]
+        item = bucket.items.get(hold.request_id)
+        if item is None or item.info == info:
+            return
+        item.info = info
+        self._rewrite(item)
+        self.leases.tell(bucket, item)
+
     def shape(self, row: ShapeRow) -> None:
         """Leave a request's shape; rows travel in batches and never hold a request up."""
         self.shapes.add(row)
@@ -274,16 +287,21 @@ class Accountant:
         self._queue(item)
 
     def _restate(self, item: Item) -> None:
-        """Write a long use's open record anew: it must not keep old journal files from going."""
+        """A long use must not keep old journal files from going."""
+        if item.file_number is not None and self._journal.is_old(item.file_number):
+            self._rewrite(item)
+
+    def _rewrite(self, item: Item) -> None:
+        """Write its open record anew: the last one counts."""
         hold, old = item.hold, item.file_number
-        if old is None or not self._journal.is_old(old):
-            return
         sequence = self._journal.append(
             OPEN, (hold.request_id, hold.bucket, hold.epoch, item.info, hold.legs)
         )
         if sequence is None:
             return
         item.file_number = self._journal.claim()
+        if old is None:
+            return
 
         def written(is_written: bool) -> None:
             if is_written:

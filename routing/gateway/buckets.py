@@ -43,7 +43,7 @@ class Item:
     `info` is the encoded `HoldInfo`; `kind`, `charge` and `event` (JSON) exist once it has ended.
     `hold.epoch` is the epoch of its last registration. `file_number` is the journal file it claims.
     `answer` (with an idempotency key, once ended): None frees the key. `told` runs when the store
-    has answered the settle, or cannot.
+    has answered the settle, or cannot. `is_told` is False while the store has an older `info`.
     """
 
     __slots__ = (
@@ -55,6 +55,7 @@ class Item:
         "hold",
         "info",
         "is_gone",
+        "is_told",
         "kind",
         "noted_out",
         "plan",
@@ -69,6 +70,7 @@ class Item:
         self.info = info
         self.stage = Stage.LIVE
         self.is_gone = False  # the store has no hold any more: it was swept
+        self.is_told = True
         self.noted_out = 0
         self.plan: msgspec.Raw | None = None  # what its legs come of, if its gateway knows
         self.kind = SettleKind.SETTLED

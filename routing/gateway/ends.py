@@ -220,7 +220,7 @@ class Ends:
         cancelled_ms = ended_ms if status is RequestStatus.CANCELLED else None
         outcome = f"refused:{event.error_code}" if event.is_refused else status
         self.accountant.shape(shape_row(exchange, end, outcome, cancelled_ms))
-        self.stats.ended(event)
+        self.stats.ended(event, exchange.skeleton.model)
         self.calibration.observe(exchange.call.ask, event)
         if exchange.trace is not None:
             exchange.trace.ended(exchange, event)

@@ -89,6 +89,12 @@ class LeaseKeeper:
         if bucket.items and not bucket.leases_in_flight:
             self._visit(bucket, self._loop.time())
 
+    def tell(self, bucket: Bucket, item: Item) -> None:
+        """Its `info` has changed: whoever sweeps it must know. Lost on the way, it goes again."""
+        item.is_told = False
+        if self._store.serves(bucket.number) and not bucket.must_register:
+            self._send(bucket, [item], 1, is_registration=False)
+
     def _reconnected(self, numbers: Buckets) -> None:
         """Another socket, perhaps another server: ask each bucket before settling anything."""
         active = [number for number in numbers if number in self._book.active]
@@ -178,6 +184,8 @@ class LeaseKeeper:
         bucket.is_open = reply[LEASE_STATE] == b"ready"
         if bucket.leases_in_flight:
             return
+        for item in items:
+            item.is_told = True  # what was sent last of it was answered last
         bucket.must_register = bool(self._book.to_register(bucket))
         if bucket.must_register:
             self._visit(bucket, self._loop.time())
@@ -196,8 +204,8 @@ class LeaseKeeper:
 def _wire_item(item: Item, *, is_registration: bool) -> tuple[object, ...]:
     hold = item.hold
     if is_registration:
-        info, legs = item.info, hold.legs
         return lease_item(
-            hold.request_id, hold.out_so_far, hold.epoch, info, legs, hold.expires_at_ms
+            hold.request_id, hold.out_so_far, hold.epoch, item.info, hold.legs, hold.expires_at_ms
         )
-    return lease_item(hold.request_id, hold.out_so_far, hold.epoch, None, None, hold.expires_at_ms)
+    info = None if item.is_told else item.info
+    return lease_item(hold.request_id, hold.out_so_far, hold.epoch, info, None, hold.expires_at_ms)

@@ -89,6 +89,14 @@ def _counters(lines: list[str], stats: Stats) -> None:
     )  # fmt: skip
     _family(lines, "retries_total", "counter", "Requests sent again.", [((), stats.retries)])
     _family(
+        lines, "fallbacks_total", "counter",
+        "Requests that another model than the one asked for was sent, by outcome.",
+        (
+            ((("model", asked), ("fallback", served), ("outcome", o)), n)
+            for (asked, served, o), n in stats.fallbacks.items()
+        ),
+    )  # fmt: skip
+    _family(
         lines, "replays_total", "counter", "Answers given again for an Idempotency-Key.",
         [((), stats.replays)],
     )  # fmt: skip

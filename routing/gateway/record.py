@@ -66,8 +66,12 @@ def skeleton(exchange: Exchange, gateway_id: str) -> UsageEvent:
 
 
 def hold_info(exchange: Exchange) -> bytes:
-    """What another process needs to end the request if this gateway is lost."""
-    return encode_hold_info(HoldInfo(exchange.skeleton, exchange.price, ITL_PRIOR_S, exchange.once))
+    """What another process needs to end the request, by whom it is served now, if we are lost."""
+    event = exchange.skeleton
+    name, version = exchange.model.name, exchange.price.version
+    if event.model != name:
+        event = msgspec.structs.replace(event, model=name, price_version=version)
+    return encode_hold_info(HoldInfo(event, exchange.price, ITL_PRIOR_S, exchange.once))
 
 
 def counted(exchange: Exchange, output_tokens: int) -> Usage:

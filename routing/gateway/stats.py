@@ -99,6 +99,7 @@ class Stats:
         self.ttft: dict[str, Histogram] = {}  # model label
         self.duration: dict[str, Histogram] = {}
         self.retries = 0
+        self.fallbacks: Counter[tuple[str, str, str]] = Counter()  # asked, served, outcome
         self.hold_exceeded: Counter[str] = Counter()  # model label
         self.replays = 0
 
@@ -123,8 +124,11 @@ class Stats:
             row = self._slices.setdefault(name, Slice())
         return row
 
-    def ended(self, event: UsageEvent) -> None:
-        """Count an ended reservation; what an upstream refused as the caller's fault as refused."""
+    def ended(self, event: UsageEvent, asked: str) -> None:
+        """Count an ended reservation; what an upstream refused as the caller's fault as refused.
+
+        `asked` is the model asked for: another one than the event's is a fallback.
+        """
         row = self.slice_of((event.tenant_id, event.model, event.pool, event.work_class))
         outcome: str = event.status
         if event.is_refused:
@@ -142,6 +146,8 @@ class Stats:
         model = event.model if event.model in self._models else OTHER
         self.requests[tenant, outcome] += 1
         self.model_requests[model, outcome] += 1
+        if asked != event.model:
+            self.fallbacks[asked if asked in self._models else OTHER, model, outcome] += 1
         self.tokens[tenant, "input"] += event.input_tokens
         self.tokens[tenant, "cached"] += event.cached_tokens
         self.tokens[tenant, "output"] += event.output_tokens

@@ -337,6 +337,8 @@ class Walk:
     def _forward(self, exchange: Exchange, endpoint: Endpoint) -> None:
         pool = endpoint.pool
         exchange.attempts += 1
+        if exchange.stand is not exchange.sent_as and exchange.hold is not None:
+            self.accountant.serves(exchange.hold, hold_info(exchange))
         exchange.sent_as = exchange.stand
         exchange.tried += (endpoint.candidate.id,)
         exchange.pool, exchange.replica = pool.id, endpoint.candidate.id

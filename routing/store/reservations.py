@@ -235,12 +235,13 @@ def lease_item(
 ) -> tuple[object, ...]:
     """One hold of a lease call; `info` and `legs` only when it may be unknown in this epoch.
 
+    `info` alone: it has changed.
+
     `expires_at_ms`: not a lease from now on, but until then; it is never shortened.
     """
-    known = info is None or legs is None
-    if expires_at_ms:
-        parts = (None, None) if known else (as_text(info or b""), msgspec.Raw(legs or b""))
-        return (request_id, out_so_far, res_epoch, *parts, expires_at_ms)
-    if info is None or legs is None:
-        return (request_id, out_so_far, res_epoch)
-    return (request_id, out_so_far, res_epoch, as_text(info), msgspec.Raw(legs))
+    told = (
+        None if info is None else as_text(info),
+        None if legs is None else msgspec.Raw(legs),
+        expires_at_ms or None,
+    )
+    return (request_id, out_so_far, res_epoch, *(told if any(told) else ()))

@@ -3,17 +3,26 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 import redis
 
 from routing.contracts.enums import Dimension, LimitScope, StoreMode, WindowKind
-from routing.contracts.snapshot import Limit, OutagePolicy
-from routing.contracts.usage import ShapeRow, decode_shapes, decode_usage
+from routing.contracts.pricing import spend_nanousd
+from routing.contracts.snapshot import Limit, OutagePolicy, Price
+from routing.contracts.usage import (
+    HoldInfo,
+    ShapeRow,
+    decode_shapes,
+    decode_usage,
+    encode_hold_info,
+)
 from routing.decision.types import Amounts, Hold, Reason, Refusal
 from routing.gateway import leases
 from routing.store import keys
 from tests.accounting import (
     AMOUNTS,
+    PRICE,
     PrivateStore,
     commit_all,
     counter,
@@ -23,6 +32,7 @@ from tests.accounting import (
     new_id,
     open_bucket,
     redis_url,
+    skeleton,
     tenant,
     until,
 )
@@ -244,6 +254,36 @@ async def test_sweep_ends_the_holds_of_a_gateway_that_is_gone(store, tmp_path: P
         assert event.input_tokens == AMOUNTS.input_tokens
         assert 7 < event.output_tokens <= AMOUNTS.output_tokens
         assert isinstance(await one.reserve(who), Hold)
+
+
+async def test_a_sweeper_charges_the_price_of_the_model_in_use(store, tmp_path: Path, monkeypatch):
+    """It is told at once; where that call is lost, with the next beat."""
+    who = tenant()
+    open_bucket(store, who.bucket)
+    dear = Price(8, 5 * PRICE.input_nanousd, PRICE.cached_nanousd, PRICE.output_nanousd)
+    async with gateway(redis_url(), tmp_path / "a", "gone") as gone:
+        holds = [await gone.reserve(who) for _ in range(2)]
+        bucket = gone.accountant.book.buckets[who.bucket]
+        for hold in holds:
+            plain = skeleton(hold.request_id)
+            event = msgspec.structs.replace(plain, model="beta-70b", held_nanousd=10**9)
+            with monkeypatch.context() as lost:
+                if hold is holds[1]:
+                    lost.setattr(gone.accountant.leases, "_send", lambda *_, **__: None)
+                gone.accountant.serves(hold, encode_hold_info(HoldInfo(event, dear)))
+        gone.accountant.leases._visit(bucket, 10.0**9)
+        await until(lambda: all(item.is_told for item in bucket.items.values()))
+        await gone.crash()
+    async with gateway(redis_url(), tmp_path / "b", "g1") as one:
+        for hold in holds:
+            _expire(store, who.bucket, hold.request_id)
+        one.sweeper.sweep()
+        await until(lambda: len(entries(store, who.bucket)) == 2)
+        for _, fields in store.xrange(keys.bucket_usage(who.bucket)):
+            event = decode_usage(fields[b"e"])
+            assert event.model == "beta-70b"
+            tokens = (event.input_tokens, 0, event.output_tokens)
+            assert event.spend_nanousd == spend_nanousd(dear, *tokens)
 
 
 def _expire(store: "redis.Redis", bucket: int, request_id: str) -> None:

@@ -1,6 +1,7 @@
 """Another model answers when the one asked for cannot: before any output, inside the one hold."""
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from routing.contracts.capacity import CapacityLimit
 from routing.contracts.enums import Dimension, LimitScope, RequestStatus
 from routing.contracts.pricing import spend_nanousd
 from routing.contracts.snapshot import FailurePolicy, Fallback, Price
+from routing.contracts.usage import HoldInfo, decode_hold_info
+from routing.store import keys
 from tests.gatewaying import ACME, body_of, error_of, row, rows, serving, stream, streaming, text_of
 from tests.stack import (
     ACME_KEY,
@@ -26,6 +29,7 @@ from tests.stack import (
     model,
     policy,
     pool,
+    start_gateway,
     tenant,
     wait_until,
 )
@@ -110,6 +114,38 @@ def test_the_model_that_served_is_named_priced_and_within_the_one_hold(
         worst = spend_nanousd(BETA, found.held_input_tokens, 0, 100)
         assert found.held_nanousd == worst > spend_nanousd(ALPHA, found.held_input_tokens, 0, 100)
         assert not found.is_above_hold
+        counted = 'headrace_fallbacks_total{model="alpha-8b",fallback="beta-13b",outcome="ok"} 1'
+        assert counted in metrics_of(gateway)
+
+
+def test_a_gateway_that_dies_meanwhile_bills_the_model_that_serves(
+    tmp_path: Path, store: "redis.Redis[bytes]", upstreams: Any
+) -> None:
+    """The hold in the store (for a sweeper) and the journal (for a restart) both know it."""
+    beta = upstreams[1]
+    beta.plan([sse_head(), Send(framed(event(delta("on")))), Hang()])
+    with falling_back(tmp_path, upstreams) as gateway, streaming(gateway) as response:
+        pieces = response.iter_bytes()  # it closes the stream when it goes
+        next(pieces)
+        (name,) = wait_until(lambda: list(store.scan_iter(f"{keys.bucket_tag(ACME)}:h:*")), 5)
+        wait_until(lambda: told_of(store, name).price == BETA, 5, "the hold has beta's price")
+        assert told_of(store, name).event.model == "beta-13b"
+        assert told_of(store, name).event.model_asked == "alpha-8b"
+        gateway.process.kill()
+        gateway.process.wait(10)
+    with start_gateway(None, os.environ["REDIS_URL"], tmp_path / "state"):
+        found = row(store, 20)
+    assert (found.model, found.price_version) == ("beta-13b", BETA.version)
+    tokens = (found.input_tokens, 0, found.output_tokens)
+    assert found.spend_nanousd == spend_nanousd(BETA, *tokens) > spend_nanousd(ALPHA, *tokens)
+
+
+def told_of(store: "redis.Redis[bytes]", name: bytes) -> HoldInfo:
+    return decode_hold_info(store.hget(name, "i") or b"")
+
+
+def metrics_of(gateway: GatewayProcess) -> str:
+    return httpx.get(f"{gateway.admin_url}/metrics", trust_env=False).text
 
 
 def test_a_stream_falls_back_before_its_first_token_and_never_after(
