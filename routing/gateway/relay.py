@@ -23,6 +23,7 @@ from routing.gateway.sse import Fault, SseScanner
 from routing.gateway.stats import SliceName
 from routing.gateway.upstream import UpstreamConnection, request_id_of
 from routing.gateway.verdicts import of_deadline, of_stream, overdue
+from routing.gateway.workflow import out_of_time
 
 if TYPE_CHECKING:
     from routing.gateway.walk import Walk
@@ -286,6 +287,9 @@ class Relay:
         if self.flow.is_stalled(now_s):
             self.exchange.client.abort()
             return
+        if self.exchange.task_ends_s <= now_s:
+            self._out_of_time()
+            return
         silent_s = self.flow.silent_s(now_s) if self.tokens else None
         found = overdue(self.exchange, now_s, self._started_s, silent_s)
         if found is not None:
@@ -300,6 +304,23 @@ class Relay:
             self._cut(verdict.refusal, is_lost=verdict.kind is Kind.LOST)
         else:
             self._fail(verdict, Outcome.HUNG)
+
+    def _out_of_time(self) -> None:
+        """Its task's time has ended: the caller's own bound, no fault of a replica."""
+        if self.is_whole:
+            self.end_whole()
+            return
+        exchange = self.exchange
+        refusal = out_of_time(exchange, exchange.carried_tokens + self.tokens)
+        if exchange.step is Step.RELAYING:
+            exchange.refusal = refusal  # its shape names the cap
+            self._cut(refusal, is_lost=False)
+            return
+        self._release(None)
+        if self._is_sent:
+            self._walk.ends.withhold(exchange, self, refusal)
+        else:
+            self._walk.ends.give_up(exchange, refusal)
 
     def pause(self) -> None:
         """The client reads too slowly."""

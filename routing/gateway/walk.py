@@ -55,7 +55,7 @@ from routing.gateway.resolve import resolve
 from routing.gateway.returns import Caller
 from routing.gateway.stats import Stats
 from routing.gateway.tries import Tries
-from routing.gateway.workflow import task_of
+from routing.gateway.workflow import begin_task, out_of_time, task_of
 
 if TYPE_CHECKING:
     from routing.gateway.spans import Spans
@@ -211,6 +211,13 @@ class Walk:
         exchange.step = Step.RESERVING
         exchange.skeleton = skeleton(exchange, self.config.gateway_id)
         self.live.add(exchange)
+        exchange.task = task_of(
+            exchange.snapshot.policy,
+            exchange.request.headers,
+            exchange.tenant,
+            exchange.model_name,
+            exchange.call,
+        )
         ask = Ask(
             exchange.request_id,
             exchange.tenant,
@@ -224,13 +231,7 @@ class Walk:
             once=exchange.once,
             body=exchange.call.body,
             unless_known=overridden,
-            task=task_of(
-                exchange.snapshot.policy,
-                exchange.request.headers,
-                exchange.tenant,
-                exchange.model_name,
-                exchange.call,
-            ),
+            task=exchange.task,
         )
         if exchange.trace is not None:
             exchange.trace.reserving()
@@ -255,6 +256,7 @@ class Walk:
                 self.ends.refuse(exchange, self.overrides.explained(exchange, outcome))
             return
         exchange.hold = outcome
+        begin_task(exchange, outcome, self.now_ms())
         if exchange.once:
             exchange.recording = Recording(self.vault)
         if exchange.is_gone:
@@ -381,6 +383,9 @@ class Walk:
         for exchange in list(self.live):
             if exchange.attempt is not None:
                 exchange.attempt.check(now_s)
+            elif exchange.task_ends_s <= now_s and exchange.step in (Step.SENDING, Step.RELAYING):
+                # Between two tries.
+                self.tries.unserved(exchange, out_of_time(exchange, exchange.carried_tokens))
 
 
 def _cannot(model: str, need: Capability, param: str) -> Refusal:
