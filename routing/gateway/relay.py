@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from routing.decision.breaker import Outcome
 from routing.decision.deadlines import Passed
-from routing.decision.retry import Kind, Verdict, judge
+from routing.decision.retry import Kind, Verdict, judge, judge_unreached
 from routing.decision.types import Reason, Refusal
 from routing.gateway.delivery import deliver, last_bytes
 from routing.gateway.exchange import Exchange, Step
@@ -99,8 +99,7 @@ class Relay:
         try:
             connection = await self.endpoint.connections.dial()
         except OSError:
-            refusal = Refusal(Reason.UPSTREAM_ERROR, "The upstream cannot be reached.")
-            self._fail(Verdict(Kind.REFUSED, refusal))
+            self._fail(judge_unreached())
             return
         if self._is_over:
             self.endpoint.connections.put(connection, time.monotonic())

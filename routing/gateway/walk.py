@@ -19,7 +19,7 @@ from routing.decision.classes import FALLBACK
 from routing.decision.estimate import estimate
 from routing.decision.fallback import has_room
 from routing.decision.filters import Need
-from routing.decision.retry import RetryBudgets
+from routing.decision.retry import RetryBudgets, budget_spent
 from routing.decision.seam import Held
 from routing.decision.select import Group, select
 from routing.decision.types import Hold, Reason, Refusal
@@ -322,7 +322,7 @@ class Walk:
             self.tries.without(exchange, otherwise if is_told else _NOT_LOADED)
             return
         if not self._may_spend_retry(exchange, endpoint):
-            self.tries.unserved(exchange, otherwise)
+            self.tries.unserved(exchange, budget_spent(otherwise))
             return
         if work is not None:
             exchange.credits = self.credits.take(endpoint.pool.id, work)
@@ -333,8 +333,10 @@ class Walk:
             if resends_of(exchange):  # callers that send again leave less for us to do so
                 self.budgets.take(endpoint.pool.id, exchange.tenant.id)
             return True
-        self.stats.retries += 1
-        return self.budgets.take(endpoint.pool.id, exchange.tenant.id)
+        may = self.budgets.take(endpoint.pool.id, exchange.tenant.id)
+        self.stats.retries += may
+        self.stats.retries_refused += not may
+        return may
 
     def _forward(self, exchange: Exchange, endpoint: Endpoint) -> None:
         pool = endpoint.pool
