@@ -5,7 +5,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from console.accounts.selectors import Permission, actor_of, require
-from console.errors import DomainError, InvalidInput, NotFound
+from console.errors import InvalidInput, NotFound
 from console.rest.fields import (
     InstantField,
     OutSerializer,
@@ -16,28 +16,18 @@ from console.rest.fields import (
 from console.rest.schema import endpoint
 from console.rest.views import Endpoint
 from routing.policies import selectors, services, text
+from routing.policies.api.shapes import (
+    DiffLineSerializer,
+    FindingSerializer,
+    NotSaid,
+    SentenceSerializer,
+    tagged,
+)
 from routing.policies.rules.document import to_plain
 from routing.policies.rules.listing import listed
 from routing.policies.rules.validate import Checked
 
 _DRAFT_TAG = "The ETag of the draft that this is made from."
-
-
-class NotMatched(DomainError):  # noqa: N818 - named for what it says
-    """A write to a draft that does not say which edition it was made from."""
-
-    code = "precondition_required"
-    status = 428
-
-
-class DraftFindingSerializer(OutSerializer):
-    """What is wrong where, and what to do."""
-
-    level = serializers.CharField()
-    path = serializers.CharField()
-    rule = serializers.CharField()
-    reason = serializers.CharField()
-    fix = serializers.CharField()
 
 
 class DraftCheckSerializer(OutSerializer):
@@ -46,21 +36,6 @@ class DraftCheckSerializer(OutSerializer):
     name = serializers.CharField()
     state = serializers.CharField()
     count = serializers.IntegerField()
-
-
-class DraftSentenceSerializer(OutSerializer):
-    """One change against the base in words; `takes`: somebody may get less than before."""
-
-    text = serializers.CharField()
-    paths = serializers.ListField(child=serializers.CharField())
-    takes = serializers.BooleanField()
-
-
-class DraftLineSerializer(OutSerializer):
-    """A line of the text diff against the base: `add`, `remove`, `same` or `skip`."""
-
-    kind = serializers.CharField()
-    text = serializers.CharField()
 
 
 class DraftSerializer(OutSerializer):
@@ -76,9 +51,9 @@ class DraftSerializer(OutSerializer):
     is_stale = serializers.BooleanField()
     is_refused = serializers.BooleanField()
     checks = DraftCheckSerializer(many=True)
-    findings = DraftFindingSerializer(many=True)
-    words = DraftSentenceSerializer(many=True)
-    lines = DraftLineSerializer(many=True)
+    findings = FindingSerializer(many=True)
+    words = SentenceSerializer(many=True)
+    lines = DiffLineSerializer(many=True)
 
 
 class PublishedVersionSerializer(OutSerializer):
@@ -171,9 +146,8 @@ class DraftPublish(Endpoint):
             note=self.body(DraftPublishRequest)["note"],
             actor=actor_of(self.user),
         )
-        response = Response(PublishedVersionSerializer(published).data, status=201)
-        response.headers["ETag"] = f'"{published.digest}"'
-        return response
+        data = PublishedVersionSerializer(published).data
+        return tagged(Response(data, status=201), published.digest)
 
 
 def _tag(request: Request, name: str) -> str:
@@ -188,7 +162,7 @@ def _tag(request: Request, name: str) -> str:
     if sent and kept is None:
         raise NotFound("There is no draft.", field="If-Match", hint="PUT one without If-Match.")
     if not sent and kept is not None:
-        raise NotMatched(
+        raise NotSaid(
             "Say which edition of the draft this is made from.",
             field="If-Match",
             hint="Send If-Match with the ETag of GET draft/.",
@@ -213,9 +187,7 @@ def _shown(name: str) -> Response:
         "words": changes.words if changes else (),
         "lines": changes.lines if changes else (),
     }
-    response = Response(DraftSerializer(data).data)
-    response.headers["ETag"] = f'"{kept.tag}"'
-    return response
+    return tagged(Response(DraftSerializer(data).data), kept.tag)
 
 
 _OWN = ("policy", "base", "edition", "text", "note", "author")
