@@ -3,9 +3,10 @@
 import msgspec
 
 from routing.gateway.dialects.events import MESSAGES_LOOK
-from routing.gateway.dialects.fields import Fields, bad, read_objects
+from routing.gateway.dialects.fields import bad, check_objects
 from routing.gateway.dialects.openai import MAX_MESSAGES
-from routing.gateway.dialects.operation import Operation, Prompts, Style
+from routing.gateway.dialects.operation import Fields, Operation, Prompts, Style
+from routing.gateway.dialects.strict import ASCII_ESCAPE
 from routing.gateway.dialects.usage import messages_usage
 
 _PROMPT_FIELDS = frozenset((
@@ -39,12 +40,12 @@ _stop = msgspec.json.Decoder(_Stop).decode
 
 
 def _prompts(fields: Fields) -> Prompts:
-    read_objects(fields, "messages", MAX_MESSAGES)
+    check_objects(fields, "messages", MAX_MESSAGES)
     return Prompts()
 
 
 def _bounded(fields: Fields) -> Prompts:
-    if bytes(fields.get("max_tokens", b"null")) == b"null":
+    if fields.get("max_tokens", b"null") == b"null":
         bad("The field 'max_tokens' is required.", "max_tokens")
     return _prompts(fields)
 
@@ -55,7 +56,7 @@ def pictures_in(prompt: bytes) -> list[bytes]:
     Found where an engine looks for them, not by their spelling: what else a tool call holds under
     such names is text.
     """
-    if b'"image"' not in prompt and b"\\u00" not in prompt:
+    if b'"image"' not in prompt and not ASCII_ESCAPE.search(prompt):
         return []
     try:
         return [

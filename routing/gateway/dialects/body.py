@@ -15,7 +15,6 @@ from routing.decision.estimate import Ask
 from routing.decision.pictures import UNKNOWN_TOKENS, picture_tokens
 from routing.decision.types import Reason, Refusal
 from routing.gateway.dialects.fields import (
-    Fields,
     bad,
     decode_members,
     decode_text,
@@ -26,9 +25,14 @@ from routing.gateway.dialects.fields import (
     read_word,
 )
 from routing.gateway.dialects.needs import Needs, needs_of
-from routing.gateway.dialects.operation import Operation, Prompts
+from routing.gateway.dialects.operation import Fields, Operation, Prompts
 from routing.gateway.dialects.pictures import size_of
-from routing.gateway.dialects.strict import BadBodyError, check_json
+from routing.gateway.dialects.strict import (
+    ASCII_ESCAPE,
+    UNICODE_ESCAPE,
+    BadBodyError,
+    check_json,
+)
 
 # Fallbacks and addresses are the operator's to choose, also those that an engine would fetch
 # caches from.
@@ -42,7 +46,6 @@ _PICTURE = re.compile(rb'"(?:image_)?url"[ \t\r\n]*:[ \t\r\n]*"(data:[^"]*)?')
 _LETTERS = bytes(range(65, 91)) + bytes(range(97, 123)) + b" "
 DENSE_SHARE = 5  # text of which more than a fifth is no letter or space is dense
 FRAME_SIGNS, FRAME_BYTES = 13, 28  # of {"role":"user","content":""}
-_SPACE = 0x20  # JSON white space is this or below
 _any = msgspec.json.Decoder().decode
 # Members that come before the prompt's own in what an engine reads.
 _LEADS = ("system", "instructions")
@@ -92,7 +95,7 @@ def read_call(body: bytes, operation: Operation) -> Call | Refusal:
 
 def _read(body: bytes, operation: Operation) -> Call:
     try:
-        fields = decode_members(body)
+        fields = {name: bytes(raw) for name, raw in decode_members(body).items()}
     except (msgspec.MsgspecError, RecursionError) as error:
         raise BadBodyError(_why(error)) from None
     check_json(body)
@@ -114,24 +117,24 @@ def _read(body: bytes, operation: Operation) -> Call:
     if operation.generates and ("n" in fields or "best_of" in fields):
         call.choices = max(read_int(fields, "n", 1) or 1, read_int(fields, "best_of", 1) or 1)
     prompts = operation.prompts(fields)
-    call.prompt = bytes(fields.get(operation.field, b""))
+    call.prompt = fields.get(operation.field, b"")
     call.ask = _ask(fields, call, prompts)
     call.needs = needs_of(operation, fields, has_images=call.ask.images > 0, prompt=call.prompt)
     for name in _LEADS:
         if name in fields and name in operation.prompt_fields:
-            call.prompt = bytes(fields[name]) + call.prompt
+            call.prompt = fields[name] + call.prompt
     return call
 
 
 def _ask(fields: Fields, call: Call, prompts: Prompts) -> Ask:
     operation, repeats = call.operation, prompts.repeats or {}
     size = dense = 0
-    for name, raw in fields.items():
+    for name, text in fields.items():
         if name in operation.prompt_fields and not (prompts.ids and name == operation.field):
-            text = bytes(raw)
-            times = repeats.get(name, 1)
-            size += len(text) * times
-            dense += len(text) * times if _is_dense(text) else 0
+            read = len(text) * repeats.get(name, 1)
+            size += read
+            if _is_dense(text):
+                dense += read
     images = picture_total = 0
     for url in () if prompts.ids else _pictures(operation, call.prompt):
         images += 1
@@ -139,8 +142,11 @@ def _ask(fields: Fields, call: Call, prompts: Prompts) -> Ask:
         dense -= len(url) if dense else 0
         seen = size_of(url) if url else None
         picture_total += picture_tokens(*seen) if seen else UNKNOWN_TOKENS
-    bounds = [read_int(fields, name, 1) for name in operation.bounds if name in fields]
-    bound = min((one for one in bounds if one is not None), default=None)
+    bound = None
+    for name in operation.bounds:
+        stated = read_int(fields, name, 1)
+        if stated is not None and (bound is None or stated < bound):
+            bound = stated
     size, dense = max(size, 0), max(dense, 0)
     return Ask(
         size,
@@ -169,7 +175,7 @@ def _pictures(operation: Operation, prompt: bytes) -> list[bytes]:
 
 def _plainly_spelled(prompt: bytes) -> bytes:
     """JSON whose names hide behind escapes, spelled out: a picture must not pass as text."""
-    return msgspec.json.encode(_any(prompt)) if b"\\u00" in prompt else prompt
+    return msgspec.json.encode(_any(prompt)) if ASCII_ESCAPE.search(prompt) else prompt
 
 
 def _is_dense(text: bytes) -> bool:
@@ -177,11 +183,13 @@ def _is_dense(text: bytes) -> bool:
 
     The frame's own signs, of messages or a string, are told apart from the text's.
     """
-    if b"\\u" in text:
+    if UNICODE_ESCAPE.search(text):
         return True
+    signs = len(text.translate(None, _LETTERS)) - 2
+    if signs * DENSE_SHARE <= len(text):
+        return False  # without its frames it is plainer still
     frames = text.count(b'"role"')
-    signs = len(text.translate(None, _LETTERS)) - 2 - FRAME_SIGNS * frames
-    return signs * DENSE_SHARE > len(text) - FRAME_BYTES * frames
+    return (signs - FRAME_SIGNS * frames) * DENSE_SHARE > len(text) - FRAME_BYTES * frames
 
 
 def _locate(body: bytes, fields: Fields) -> tuple[dict[str, tuple[int, int]], int]:
@@ -193,12 +201,14 @@ def _locate(body: bytes, fields: Fields) -> tuple[dict[str, tuple[int, int]], in
     spans: dict[str, tuple[int, int]] = {}
     start = _START.match(body)
     at = start.end() if start else 0
-    for name, raw in fields.items():
-        begin = _value_start(body, at, name)
-        value = bytes(raw)
+    for name, value in fields.items():
+        compact = b'"%b":' % name.encode()
+        begin = at + len(compact)
+        if not (body.startswith(compact, at) and body.startswith(value, begin)):
+            begin = _value_start(body, at, name)
+            if not body.startswith(value, begin):
+                bad(f"The field {name!r} occurs twice.", name)
         at = begin + len(value)
-        if not body.startswith(value, begin):
-            bad(f"The field {name!r} occurs twice.", name)
         spans[name] = (begin, at)
         if body[at : at + 1] == b",":
             at += 1
@@ -216,9 +226,6 @@ def _locate(body: bytes, fields: Fields) -> tuple[dict[str, tuple[int, int]], in
 
 def _value_start(body: bytes, at: int, name: str) -> int:
     """Where the value of the member at `at` begins; refused unless the member is `name`."""
-    compact = b'"%b":' % name.encode()
-    if body.startswith(compact, at) and body[at + len(compact)] > _SPACE:
-        return at + len(compact)
     key = _KEY.match(body, at)
     if key is None or (key[1] != name.encode() and decode_text(b'"%b"' % key[1]) != name):
         bad("A field occurs twice.", name)

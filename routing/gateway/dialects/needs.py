@@ -3,11 +3,12 @@
 import msgspec
 
 from routing.contracts.capabilities import Capability
-from routing.gateway.dialects.fields import Fields
-from routing.gateway.dialects.operation import Operation
+from routing.gateway.dialects.operation import Fields, Operation
 
 Needs = tuple[tuple[Capability, str], ...]
 
+# What every call needs: that its operation is served.
+_OWN: dict[str, Needs] = {one.value: ((one, "model"),) for one in Capability}
 _OFF = (b"null", b"false", b"[]", b"{}", b'""', b'"none"', b'"text"')
 _TOOLS = ("tools", "functions")
 _FORMATS = (
@@ -47,35 +48,35 @@ _formatted = msgspec.json.Decoder(_Formatted).decode
 
 def needs_of(operation: Operation, fields: Fields, *, has_images: bool, prompt: bytes) -> Needs:
     """Capabilities that a body asks for, each with the member to name when nobody has it."""
-    needs = [(Capability(operation.name), "model")]
+    needs = _OWN[operation.name]
     if has_images:
-        needs.append((Capability.IMAGE_INPUT, operation.field))
+        needs += ((Capability.IMAGE_INPUT, operation.field),)
     # A quote inside a text is escaped, so no text can look like this.
     if b'"input_audio"' in prompt:
-        needs.append((Capability.AUDIO_INPUT, operation.field))
+        needs += ((Capability.AUDIO_INPUT, operation.field),)
     if not _WATCHED.isdisjoint(fields) or (operation.field == "input" and "prompt" in fields):
-        needs += _asked(operation, fields)
-    return tuple(needs)
+        needs += tuple(_asked(operation, fields))
+    return needs
 
 
 def _asked(operation: Operation, fields: Fields) -> list[tuple[Capability, str]]:
-    stated = {name for name in fields if bytes(fields[name]) not in _OFF}
+    stated = {name for name in fields if fields[name] not in _OFF}
     found = [(_tool_need(fields, name), name) for name in _TOOLS if name in stated]
     found += [(Capability.HOSTED_TOOLS, name) for name in _HOSTED if name in stated]
     found += [
         (Capability.STRUCTURED_OUTPUT, name)
         for name in _FORMATS
-        if name in stated and not _is_text(bytes(fields[name]))
+        if name in stated and not _is_text(fields[name])
     ]
     found += [
         (Capability.STRUCTURED_OUTPUT, name)
         for name in ("text", "output_config")
-        if name in stated and _has_format(bytes(fields[name]))
+        if name in stated and _has_format(fields[name])
     ]
     found += [(Capability.STATE, name) for name in _STATE if name in stated]
-    if operation.field == "input" and bytes(fields.get("prompt", b"")).startswith(b"{"):
+    if operation.field == "input" and fields.get("prompt", b"").startswith(b"{"):
         found.append((Capability.STATE, "prompt"))  # a template that the provider keeps
-    if "audio" in stated or ("modalities" in stated and b'"audio"' in bytes(fields["modalities"])):
+    if "audio" in stated or ("modalities" in stated and b'"audio"' in fields["modalities"]):
         found.append((Capability.AUDIO_OUTPUT, "audio" if "audio" in stated else "modalities"))
     found += [
         (Capability.ENGINE_OPTIONS, name)
@@ -87,7 +88,7 @@ def _asked(operation: Operation, fields: Fields) -> list[tuple[Capability, str]]
 
 def _tool_need(fields: Fields, name: str) -> Capability:
     try:
-        kinds = {tool.type or "" for tool in _listed(bytes(fields[name]))}
+        kinds = {tool.type or "" for tool in _listed(fields[name])}
     except msgspec.MsgspecError:
         return Capability.TOOLS  # not a list of objects: the engine says so
     return Capability.TOOLS if kinds <= _OWN_TOOLS else Capability.HOSTED_TOOLS

@@ -1,7 +1,7 @@
 """OpenAI's operations, and those that engines add to them: how many prompts a body is."""
 
-from routing.gateway.dialects.fields import Fields, bad, decode_items, read_items, read_objects
-from routing.gateway.dialects.operation import Operation, Prompts
+from routing.gateway.dialects.fields import bad, check_objects, decode_items, read_items
+from routing.gateway.dialects.operation import Fields, Operation, Prompts
 
 MAX_MESSAGES = 10_000  # a long agent session has hundreds
 MAX_PROMPTS = 128
@@ -24,13 +24,13 @@ _PAIR_EXTRAS = ("instruction", "chat_template_kwargs")
 
 
 def _messages(fields: Fields) -> Prompts:
-    read_objects(fields, "messages", MAX_MESSAGES)
+    check_objects(fields, "messages", MAX_MESSAGES)
     return Prompts()
 
 
 def _texts(fields: Fields, name: str, most: int) -> Prompts:
     """A text, several, token ids, or several of those."""
-    raw = bytes(fields.get(name, b""))
+    raw = fields.get(name, b"")
     if raw.startswith(b'"'):
         return Prompts()
     if not raw.startswith(b"["):
@@ -48,14 +48,14 @@ def _texts(fields: Fields, name: str, most: int) -> Prompts:
 def _tokenize(fields: Fields) -> Prompts:
     if "messages" in fields:
         return _messages(fields)
-    if not bytes(fields.get("prompt", b"")).startswith(b'"'):
+    if not fields.get("prompt", b"").startswith(b'"'):
         bad("The field 'prompt' must be a string, or 'messages' an array.", "prompt")
     return Prompts()
 
 
 def _sides(fields: Fields, name: str) -> int:
     """How many texts one side of a score is."""
-    raw = bytes(fields[name])
+    raw = fields[name]
     if not raw.startswith(b"["):
         if raw[:1] not in (b'"', b"{"):
             bad(f"The field {name!r} must be a text or an array.", name)
@@ -77,7 +77,7 @@ def _rerank(fields: Fields) -> Prompts:
     for name in ("query", "documents"):
         if name not in fields:
             bad(f"The field {name!r} is missing.", name)
-    if bytes(fields["query"])[:1] not in (b'"', b"{"):
+    if fields["query"][:1] not in (b'"', b"{"):
         bad("The field 'query' must be one text.", "query")
     return _pairs(fields, "query", "documents")
 

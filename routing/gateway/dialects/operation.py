@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-import msgspec
-
 from routing.gateway.dialects.events import OPENAI_LOOK, Look
 from routing.gateway.dialects.usage import Counts, Usage, chat_usage
 
-Fields = dict[str, msgspec.Raw]
+Fields = dict[str, bytes]
 
 
 class Style(StrEnum):

@@ -3,9 +3,10 @@
 import msgspec
 
 from routing.gateway.dialects.events import RESPONSES_LOOK
-from routing.gateway.dialects.fields import Fields, bad, read_objects
+from routing.gateway.dialects.fields import bad, check_objects
 from routing.gateway.dialects.openai import MAX_MESSAGES
-from routing.gateway.dialects.operation import Operation, Prompts
+from routing.gateway.dialects.operation import Fields, Operation, Prompts
+from routing.gateway.dialects.strict import ASCII_ESCAPE
 from routing.gateway.dialects.usage import responses_usage
 
 _PROMPT_FIELDS = frozenset((
@@ -34,17 +35,19 @@ _parts = msgspec.json.Decoder(list[_Part]).decode
 
 
 def _prompts(fields: Fields) -> Prompts:
-    raw = bytes(fields.get("input", b""))
+    raw = fields.get("input", b"")
     if not raw.startswith((b'"', b"[")):
         bad("The field 'input' must be a string or an array.", "input")
     if raw.startswith(b"["):
-        read_objects(fields, "input", MAX_MESSAGES)
+        check_objects(fields, "input", MAX_MESSAGES)
     return Prompts()
 
 
 def pictures_in(prompt: bytes) -> list[bytes]:
     """Pictures of the items' contents and tool outputs, as their URLs; by address: empty."""
-    if not prompt.startswith(b"[") or (b"input_image" not in prompt and b"\\u00" not in prompt):
+    if not prompt.startswith(b"[") or (
+        b"input_image" not in prompt and not ASCII_ESCAPE.search(prompt)
+    ):
         return []
     try:
         urls = [

@@ -1,10 +1,16 @@
 """JSON that engines read in different ways is refused before it is forwarded."""
 
+import re
+
 import msgspec
 
 MAX_DEPTH = 128  # levels of arrays and objects; a tool schema has about ten
 FULL_CHECK_BYTES = 32 * 1024  # up to here a whole decode costs a few microseconds
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
+# Two and three bytes: `re` finds them in a third to two thirds of the time of `in`.
+UNICODE_ESCAPE = re.compile(rb"\\u")
+ASCII_ESCAPE = re.compile(rb"\\u00")  # of a sign that needs none: a name may hide behind it
+_TWO_BACKSLASHES = re.compile(rb"\\\\")
 _decode = msgspec.json.Decoder().decode
 
 
@@ -46,7 +52,9 @@ def _check_utf8(body: bytes) -> None:
 
 def is_deeper(body: bytes, limit: int) -> bool:
     """Whether valid JSON nests deeper than `limit`: strings out, then pair by pair."""
-    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NOT_STRUCTURE)
+    if _TWO_BACKSLASHES.search(body):
+        body = body.replace(b"\\\\", b"")
+    bare = body.replace(b'\\"', b"").translate(None, _NOT_STRUCTURE)
     brackets = b"".join(bare.split(b'"')[::2])
     for _ in range(limit):
         if not brackets:

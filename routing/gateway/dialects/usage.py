@@ -163,6 +163,8 @@ def _filled(last: Counts | None, first: Counts | None) -> Counts | None:
 def _checked(prompt: int, cached: int, output: int, reasoning: int, written: int) -> Usage | None:
     if not (0 <= prompt <= MOST_TOKENS and 0 <= output <= MOST_TOKENS):
         return None
+    if not (cached or reasoning or written):
+        return Usage(prompt, 0, output, 0, False)
     is_suspicious = not 0 <= cached <= prompt or not 0 <= reasoning <= output
     cached = min(max(cached, 0), prompt)
     is_suspicious = is_suspicious or not 0 <= written <= prompt - cached
