@@ -34,12 +34,7 @@ def celery(
         process = subprocess.Popen(
             [sys.executable, *command, *words],
             cwd=ROOT,
-            env={
-                **os.environ,
-                "DATABASE_URL": database_url(),
-                "HEADRACE_DB_POOL_MAX": "6",
-                "CELERY_SKIP_CHECKS": "1",  # as the supervisor starts it
-            },
+            env={**os.environ, "DATABASE_URL": database_url(), "HEADRACE_DB_POOL_MAX": "6"},
             stdout=out,
             stderr=out,
         )

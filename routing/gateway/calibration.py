@@ -60,10 +60,12 @@ class Calibration:
         dense = ask.dense_bytes
         counts = (ask.input_bytes - dense, dense, event.held_input_tokens, event.input_tokens)
         tally.observe(*counts)
-        known = self._all.setdefault(event.model, Tally())
-        was_unseen = not known.plain
+        known = self._all.get(event.model)
+        if known is None:
+            known = self._all[event.model] = Tally()
+        was_seen = bool(known.plain)
         known.observe(*counts)  # until the next sharing counts it with all others
-        if was_unseen or event.input_tokens > event.held_input_tokens:
+        if bool(known.plain) is not was_seen or event.input_tokens > event.held_input_tokens:
             self._rates.clear()
 
     async def share(self, store: Store, now_ms: int) -> None:

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 HTTPS_PORT = 443
 ANTHROPIC_VERSION = "2023-06-01"  # of the Messages API, the only one there is
 MAX_BLOCKS = 200_000  # prefix blocks remembered of the whole fleet, about 100 B each
+MAX_ASKED = 1_024  # (model, needs) whose targets are remembered while a snapshot lasts
 UNKNOWN_KV_TOKENS = 100_000  # of a replica whose KV cache nobody knows yet
 
 LONG_AGO_S = -1e9  # one of which nobody knows when it began is no young one
@@ -120,7 +121,7 @@ class Fleet:
         self._reach = reach or reach_of("", frozenset())
         self._targets: dict[str, list[tuple[frozenset[str], Group]]] = {}
         self.endpoints: dict[str, Endpoint] = {}
-        self._groups: dict[str, list[Group]] = {}
+        self._able: dict[tuple[str, Needs], list[Group]] = {}  # of what was asked for
         self._report_at_ms: dict[str, int] = {}
         self._adapters: dict[tuple[str, str], str] = {}
         self.pools: tuple[str, ...] = ()
@@ -167,9 +168,7 @@ class Fleet:
             name: [(able[pool], group) for pool, group in _groups_of(model, by_pool)]
             for name, model in snapshot.models.items()
         }
-        self._groups = {
-            name: [group for _, group in targets] for name, targets in self._targets.items()
-        }
+        self._able.clear()
 
     def _key_of(self, pool: PoolEntry) -> str:
         if not pool.sealed_key:
@@ -180,18 +179,24 @@ class Fleet:
             log.error("the API key of pool %s cannot be opened: set it again", pool.id)  # noqa: TRY400 - no traceback near a secret
             return ""
 
-    def groups(self, model: str, needs: Needs = ()) -> list[Group]:
+    def groups(self, model: str, needs: Needs = ()) -> Sequence[Group]:
         """Targets of a model in the policy's order, those that can do what is needed."""
-        if not needs:
-            return self._groups.get(model, [])
-        return [
-            group
-            for able, group in self._targets.get(model, ())
-            if all(need in able for need, _ in needs)
-        ]
+        found = self._able.get((model, needs))
+        if found is None:
+            found = [
+                group
+                for able, group in self._targets.get(model, ())
+                if all(need in able for need, _ in needs)
+            ]
+            if len(self._able) >= MAX_ASKED:
+                self._able.clear()
+            self._able[model, needs] = found
+        return found
 
     def lacking(self, model: str, needs: Needs) -> tuple[Capability, str] | None:
         """The first need that leaves no target, with the member that asks; None: some can all."""
+        if self.groups(model, needs):
+            return None
         left = [able for able, _ in self._targets.get(model, ())]
         if not left:
             return None
@@ -241,7 +246,7 @@ class Fleet:
 
     def is_only(self, model: str, pool: str) -> bool:
         """Whether a model has no other target than this pool."""
-        groups = self._groups.get(model, ())
+        groups = self.groups(model)
         return all(c.pool == pool for group in groups for c in group.candidates[:1])
 
     def served_name(self, model: str, pool: PoolEntry) -> str:

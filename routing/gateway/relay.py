@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from routing.decision.breaker import Outcome
 from routing.decision.deadlines import Passed
-from routing.decision.retry import Kind, Verdict, judge, judge_unreached
+from routing.decision.retry import Kind, Verdict, judge
 from routing.decision.types import Reason, Refusal
 from routing.gateway.delivery import deliver, last_bytes
 from routing.gateway.exchange import Exchange, Step
@@ -23,7 +23,6 @@ from routing.gateway.sse import Fault, SseScanner
 from routing.gateway.stats import SliceName
 from routing.gateway.upstream import UpstreamConnection, request_id_of
 from routing.gateway.verdicts import of_deadline, of_stream, overdue
-from routing.gateway.workflow import out_of_time
 
 if TYPE_CHECKING:
     from routing.gateway.walk import Walk
@@ -99,7 +98,8 @@ class Relay:
         try:
             connection = await self.endpoint.connections.dial()
         except OSError:
-            self._fail(judge_unreached())
+            refusal = Refusal(Reason.UPSTREAM_ERROR, "The upstream cannot be reached.")
+            self._fail(Verdict(Kind.REFUSED, refusal))
             return
         if self._is_over:
             self.endpoint.connections.put(connection, time.monotonic())
@@ -168,9 +168,9 @@ class Relay:
         out = scanner.feed(piece)
         if is_done:
             out += scanner.close()
-        if out and self.exchange.carried_tokens and self.exchange.sent is not None:
-            out = self.exchange.sent.joined(out, scanner.tokens)
-        tokens = scanner.tokens
+        sent, tokens = self.exchange.sent, scanner.tokens
+        if sent is not None and sent.tokens and out:
+            out = sent.joined(out, tokens)
         if tokens != self.tokens:
             self._count(tokens)
         elif scanner.others != self._others:
@@ -190,25 +190,30 @@ class Relay:
 
     def _count(self, tokens: int) -> None:
         now_s = time.monotonic()
-        exchange = self.exchange
-        if self.tokens:
-            fresh = tokens - self.tokens
-            self._walk.stats.tokens_came(self._slice, now_s - self.flow.last_s, fresh)
-        elif not exchange.carried_tokens:
-            exchange.first_token_s = now_s
-            ttft_s = now_s - exchange.arrived_s
-            self._walk.stats.first_token(self._slice, ttft_s)
-            self._walk.stats.try_answered(
-                self.endpoint.candidate.id,
-                now_s - self._started_s,
-                self.exchange.estimate.amounts.input_tokens,
-            )
-        if not self.tokens:
-            self._first_s = now_s
-        self.flow.last_s = now_s
+        flow, before = self.flow, self.tokens
+        if before:
+            self._walk.stats.tokens_came(self._slice, now_s - flow.last_s, tokens - before)
+        else:
+            self._began(now_s)
+        flow.last_s = now_s
         self.tokens = tokens
+        exchange = self.exchange
         if exchange.hold is not None:
-            exchange.hold.out_so_far = exchange.carried_tokens + tokens
+            exchange.hold.out_so_far = exchange.carried_tokens + tokens if exchange.sent else tokens
+
+    def _began(self, now_s: float) -> None:
+        """The try's first output is here."""
+        exchange, stats = self.exchange, self._walk.stats
+        self._first_s = now_s
+        if exchange.carried_tokens:
+            return
+        exchange.first_token_s = now_s
+        stats.first_token(self._slice, now_s - exchange.arrived_s)
+        stats.try_answered(
+            self.endpoint.candidate.id,
+            now_s - self._started_s,
+            exchange.estimate.amounts.input_tokens,
+        )
 
     def _write(self, out: bytes) -> None:
         if not out:
@@ -286,9 +291,6 @@ class Relay:
         if self.flow.is_stalled(now_s):
             self.exchange.client.abort()
             return
-        if self.exchange.task_ends_s <= now_s:
-            self._out_of_time()
-            return
         silent_s = self.flow.silent_s(now_s) if self.tokens else None
         found = overdue(self.exchange, now_s, self._started_s, silent_s)
         if found is not None:
@@ -303,23 +305,6 @@ class Relay:
             self._cut(verdict.refusal, is_lost=verdict.kind is Kind.LOST)
         else:
             self._fail(verdict, Outcome.HUNG)
-
-    def _out_of_time(self) -> None:
-        """Its task's time has ended: the caller's own bound, no fault of a replica."""
-        if self.is_whole:
-            self.end_whole()
-            return
-        exchange = self.exchange
-        refusal = out_of_time(exchange, exchange.carried_tokens + self.tokens)
-        if exchange.step is Step.RELAYING:
-            exchange.refusal = refusal  # its shape names the cap
-            self._cut(refusal, is_lost=False)
-            return
-        self._release(None)
-        if self._is_sent:
-            self._walk.ends.withhold(exchange, self, refusal)
-        else:
-            self._walk.ends.give_up(exchange, refusal)
 
     def pause(self) -> None:
         """The client reads too slowly."""

@@ -85,9 +85,10 @@ def rate_headers(exchange: Exchange, now_ms: int, standing: Standing | None = No
 def _tightest(rates: Sequence[Rate], left: Sequence[int]) -> Rate:
     """The limit with the least left; of equals the first."""
     found = rates[0]
-    for rate in rates:
-        if left[rate.place] < left[found.place]:
-            found = rate
+    least = left[found.place]
+    for rate in rates[1:]:
+        if left[rate.place] < least:
+            found, least = rate, left[rate.place]
     return found
 
 

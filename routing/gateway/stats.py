@@ -98,7 +98,7 @@ class Stats:
         self.model_requests: Counter[tuple[str, str]] = Counter()  # model label, outcome
         self.ttft: dict[str, Histogram] = {}  # model label
         self.duration: dict[str, Histogram] = {}
-        self.retries = self.retries_refused = 0
+        self.retries = 0
         self.fallbacks: Counter[tuple[str, str, str]] = Counter()  # asked, served, outcome
         self.hold_exceeded: Counter[str] = Counter()  # model label
         self.replays = 0
@@ -131,13 +131,15 @@ class Stats:
         """
         row = self.slice_of((event.tenant_id, event.model, event.pool, event.work_class))
         outcome: str = event.status
-        if event.is_refused:
+        is_ok = event.status is RequestStatus.OK
+        if not is_ok and event.is_refused:
             outcome = "refused"
             row.refused[event.error_code] = row.refused.get(event.error_code, 0) + 1
         else:
             row.requests += 1
-            row.cancelled += event.status is RequestStatus.CANCELLED
-            row.failed += event.has_failed
+            if not is_ok:
+                row.cancelled += event.status is RequestStatus.CANCELLED
+                row.failed += event.has_failed
         row.input_tokens += event.input_tokens
         row.cached_tokens += event.cached_tokens
         row.output_tokens += event.output_tokens
@@ -154,7 +156,7 @@ class Stats:
         self.spend_nanousd[tenant] += event.spend_nanousd
         if event.is_above_hold:
             self.hold_exceeded[model] += 1
-        if event.status is RequestStatus.OK:
+        if is_ok:
             self._timed(row, event, model)
 
     def _timed(self, row: Slice, event: UsageEvent, model: str) -> None:

@@ -94,8 +94,8 @@ class Plan:
                     [prefix + suffix for suffix in suffixes],
                     sizes,
                     "<" + "d" * sum(sizes),
-                    "<" + "HBd" * counters,
-                    as_text(struct.pack("<" + "HBd" * counters, *shape)),
+                    "<" + "BBd" * counters,
+                    as_text(struct.pack("<" + "BBd" * counters, *shape)),
                     as_text(_encode(later)),
                 )
             )
