@@ -34,7 +34,12 @@ def celery(
         process = subprocess.Popen(
             [sys.executable, *command, *words],
             cwd=ROOT,
-            env={**os.environ, "DATABASE_URL": database_url(), "HEADRACE_DB_POOL_MAX": "6"},
+            env={
+                **os.environ,
+                "DATABASE_URL": database_url(),
+                "HEADRACE_DB_POOL_MAX": "6",
+                "CELERY_SKIP_CHECKS": "1",  # as the supervisor starts it
+            },
             stdout=out,
             stderr=out,
         )

@@ -18,6 +18,8 @@ from console.accounts.services import issue_token
 from console.models import Job
 from routing.contracts.snapshot import bucket_of
 from routing.policies.services import push_snapshot
+from tenants.directory.services import create_tenant
+from tenants.keys.services import issue_key
 from tests import factories
 from tests.factories import ACTOR, World
 from tests.stack import GatewayProcess, open_buckets, start_gateway
@@ -30,9 +32,9 @@ def managed_world(upstream: UpstreamThread, *slugs: str) -> World:
     """Tenants with a key each and no limits; `llama-8b` served by one replica: the upstream."""
     world = World()
     for slug in slugs:
-        tenant_id = factories.create_tenant(slug=slug, name=slug.title(), actor=ACTOR)
+        tenant_id = create_tenant(slug=slug, name=slug.title(), actor=ACTOR)
         world.tenants[slug] = tenant_id
-        world.keys[slug] = factories.issue_key(tenant_id=tenant_id, name="bot", actor=ACTOR)
+        world.keys[slug] = issue_key(tenant_id=tenant_id, name="bot", actor=ACTOR)
     factories.make_people(world)
     factories.make_fleet(world, {"p-a": 1})
     host, port = upstream.address

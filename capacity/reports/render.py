@@ -13,7 +13,6 @@ from django.template.loader import render_to_string
 from django.utils.safestring import SafeString, mark_safe
 
 from capacity.reports.document import document_of
-from capacity.reports.pdf import pdf_of
 from console.web.exports import csv_text
 from console.web.plots import svg
 from console.web.units import usd_text
@@ -34,6 +33,9 @@ class TooLargeError(Exception):
 
 def files_of(figures: Mapping[str, Any]) -> dict[str, bytes]:
     """Every file by kind. Raises `TooLargeError`."""
+    # What draws it takes longer to import than anything else of ours, and most processes never do.
+    from capacity.reports.pdf import pdf_of  # noqa: PLC0415
+
     found = {
         "html": html_of(figures).encode(),
         "pdf": pdf_of(document_of(figures)),

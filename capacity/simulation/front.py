@@ -35,7 +35,7 @@ from routing.decision.fairness import work_of
 from routing.decision.filters import Candidate, Need, Report
 from routing.decision.predict import Ahead, StepModel, most_with_affinity, scorer, ttft_s
 from routing.decision.residency import Residency, entries_for
-from routing.decision.retry import Kind, RetryBudgets, Verdict, judge, may_resend
+from routing.decision.retry import Kind, RetryBudgets, Verdict, judge, judge_unreached, may_resend
 from routing.decision.select import Group, select
 from routing.decision.types import Amounts, Reason, Refusal
 
@@ -236,7 +236,7 @@ class Gateway:
         self.ahead[name].sent(flight.uncached)
         station = self.stations[name]
         if station.is_lost:  # the connection is refused
-            self._failed(flight, judge(503, "", None, is_draining=False))
+            self._failed(flight, judge_unreached())
             return
         if arrival.hashes:
             self.residency[name].sent(arrival.hashes)

@@ -19,7 +19,6 @@ from routing.evaluations import api as evaluations
 from routing.hooks import api as hooks
 from routing.overrides import api as overrides
 from routing.policies import api as policies
-from routing.policies import draft_api as drafts
 from telemetry.economics import api as economics
 from telemetry.slices import api as slices
 from telemetry.slos import api as slos
@@ -71,8 +70,8 @@ _tenant: list[URLPattern] = [
 
 _policy: list[URLPattern] = [
     path("", policies.Policy.as_view(), name="api_policy"),
-    path("draft/", drafts.Draft.as_view(), name="api_policy_draft"),
-    path("draft/publish/", drafts.DraftPublish.as_view(), name="api_policy_draft_publish"),
+    path("draft/", policies.Draft.as_view(), name="api_policy_draft"),
+    path("draft/publish/", policies.DraftPublish.as_view(), name="api_policy_draft_publish"),
     path("publish/", policies.Publish.as_view(), name="api_policy_publish"),
     path("export/", policies.Export.as_view(), name="api_policy_export"),
     path("plan/", policies.PlanIt.as_view(), name="api_policy_plan"),

@@ -66,7 +66,12 @@ def programs(
         return Program(
             name=name,
             argv=argv,
-            environment={**environment, "HEADRACE_DB_POOL_MAX": str(pools.get(name, 1))},
+            environment={
+                **environment,
+                "HEADRACE_DB_POOL_MAX": str(pools.get(name, 1)),
+                # `prepare` ran them, and they import every page: a third of a worker's start.
+                "CELERY_SKIP_CHECKS": "1",
+            },
             probe=HeartbeatProbe(redis_url, name),
             is_alive=HeartbeatAnswers(beats, name),
             restarts_silent=stage == SERVICES,

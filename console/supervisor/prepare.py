@@ -1,4 +1,4 @@
-"""`python -m console.supervisor.prepare`: bring the database to what the code needs, once.
+"""`python -m console.supervisor.prepare`: check the code, and bring the database to what it needs.
 
 Schema, schedule, first operator, demo rows and the first snapshot in one process, so that one
 Django start pays for all. Each step may be run again: after a failure the supervisor repeats the
@@ -32,6 +32,7 @@ def prepare(*, is_demo: bool, is_real_engine: bool = False) -> None:
     from console.supervisor.state import State, read_json, write_json  # noqa: PLC0415
     from routing.policies.services import push_snapshot  # noqa: PLC0415
 
+    check()
     migrate()
     ensure_schedule()
     ensure_shipped()
@@ -55,6 +56,15 @@ def prepare(*, is_demo: bool, is_real_engine: bool = False) -> None:
     else:
         rest_real_engine()
     push_snapshot()
+
+
+def check() -> None:
+    """Django's system checks, here for all that is started. Ends the process with one line."""
+    from django.core.checks import run_checks  # noqa: PLC0415
+
+    for fault in run_checks():
+        if fault.is_serious():
+            sys.exit(" ".join(f"{fault.id}: {fault.msg} {fault.hint or ''}".split()))
 
 
 def migrate() -> None:

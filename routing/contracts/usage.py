@@ -18,9 +18,9 @@ _OUTPUT_TOKENS = Dimension.OUTPUT_TOKENS.value
 _SPEND_NANOUSD = Dimension.SPEND_NANOUSD.value
 
 # `error_code` (routing.decision.types.Reason) of a request that itself is at fault: no other
-# upstream would have taken it, or its answer was not to be given.
-_OF_CALLER = ("invalid_request", "request_too_large", "hook_refused")
-_HOOK_REFUSED = "hook_refused"
+# upstream would have taken it, its answer was not to be given, or its task's time is over.
+_OF_POLICY = ("hook_refused", "task_time_exceeded")
+_OF_CALLER = ("invalid_request", "request_too_large", *_OF_POLICY)
 
 
 class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,19 +93,19 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_refused(self) -> bool:
-        """An upstream or a hook found the request itself at fault: a refusal, nobody's failure."""
+        """The request itself is at fault, or at a bound of its own: a refusal, nobody's failure."""
         return self.status is RequestStatus.FAILED and self.error_code in _OF_CALLER
 
     @property
     def has_failed(self) -> bool:
         """We failed the caller; an answer cut short as much as one that never began.
 
-        One that a hook of the policy has cut is as the operator wants it.
+        One that the policy has cut, by a hook or a cap on its task, is as the operator wants it.
         """
         return (
             self.status in (RequestStatus.FAILED, RequestStatus.INCOMPLETE)
             and not self.is_refused
-            and self.error_code != _HOOK_REFUSED
+            and self.error_code not in _OF_POLICY
         )
 
 

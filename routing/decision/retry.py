@@ -51,6 +51,25 @@ class RetryBudgets:
             self._tokens.popitem(last=False)
 
 
+RETRY_BUDGET = "retry_budget"  # as the limit that a caller is told of
+SPENT_PAUSE_S = 1.0  # by then breakers keep away what fails, and successes have earned new retries
+
+
+def budget_spent(refusal: Refusal) -> Refusal:
+    """What a caller is told whose try failed while the retry budget was spent.
+
+    The code stays that of the failure. When so many fail at once, callers that all come back at
+    once are the storm that the budget is there to prevent: they are told to wait.
+    """
+    text = "Not tried elsewhere: the retry budget is spent. Send it again after a pause."
+    return replace(
+        refusal,
+        message=f"{refusal.message} {text}",
+        retry_after_s=max(refusal.retry_after_s or 0.0, SPENT_PAUSE_S),
+        limit=RETRY_BUDGET,
+    )
+
+
 class Kind(StrEnum):
     """What an upstream's failure means for sending the request again."""
 
@@ -84,6 +103,9 @@ LEAVING_PAUSE_S = 30.0
 _FULL = ("currently busy", "backlog limit")
 FULL_PAUSE_S = 0.2
 UNSTATED_PAUSE_S = 1.0  # after a refusal that names no time
+# Where nothing listens, nothing is in progress either: by its load it would be the best of all, and
+# draw every call until its breaker opens, or for as long as the ejection limit overrules that.
+UNREACHED_PAUSE_S = 0.2
 _BUSY_STATUS = (503, 529)
 _DENIED_STATUS = (401, 403, 407)
 _CALLER_STATUS = (400, 409, 413, 422)
@@ -118,6 +140,12 @@ def judge(status: int, message: str, retry_after_s: float | None, *, is_draining
     refusal = Refusal(Reason.UPSTREAM_ERROR, "The upstream failed.")
     took_nothing = is_draining or status in _DENIED_STATUS or status < 400
     return Verdict(Kind.REFUSED if took_nothing else Kind.LOST, refusal)
+
+
+def judge_unreached() -> Verdict:
+    """Verdict on an upstream that could not be connected to: it took nothing on."""
+    refusal = Refusal(Reason.UPSTREAM_ERROR, "The upstream cannot be reached.")
+    return Verdict(Kind.REFUSED, refusal, UNREACHED_PAUSE_S)
 
 
 def judge_event(code: int | None, message: str, *, is_draining: bool) -> Verdict:

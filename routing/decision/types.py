@@ -118,6 +118,24 @@ class Standing(NamedTuple):
     left: Sequence[int]
 
 
+class TaskEnd(NamedTuple):
+    """The first time to end of a call's task and those above it: whose, since when, how long.
+
+    `start_ms` is Unix milliseconds of the store's clock; `parents` are the names above, upwards.
+    """
+
+    scope: TaskScope
+    task: str
+    start_ms: int
+    wall_s: int
+    parents: tuple[str, ...] = ()
+
+    @property
+    def at_ms(self) -> int:
+        """When it ends."""
+        return self.start_ms + self.wall_s * 1000
+
+
 @dataclass(slots=True)
 class Hold:
     """A live reservation in its gateway: mutable, one a request.
@@ -128,7 +146,7 @@ class Hold:
     when it was made, for rate headers. `has_gauge_limit`: others may wait for its concurrency.
     `once` names its idempotency key (`store.once.Once.text`), empty without one. `expires_at_ms` is
     above 0 for a use of a resource: no gateway runs it, so its hold lasts until then. `task` is
-    the capped task that it is step `task_step` of.
+    the capped task that it is step `task_step` of, `task_end` when that ends.
     """
 
     request_id: str
@@ -149,6 +167,7 @@ class Hold:
     expires_at_ms: int = 0
     task: str = ""
     task_step: int = 0
+    task_end: TaskEnd | None = None
 
     @property
     def remaining(self) -> dict[tuple[LimitScope, Dimension, str], int]:

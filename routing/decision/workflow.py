@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 from routing.contracts.enums import Dimension, TaskScope
 from routing.contracts.snapshot import MAX_TASK_S, TaskCaps
 from routing.contracts.spelling import short_usd
-from routing.decision.types import Amounts, Reason, Refusal
+from routing.decision.types import Amounts, Reason, Refusal, TaskEnd
 
 MAX_REPEATS: Final = 20  # the store knows the last 64 steps: a loop of three such steps is seen
 STEPS_SHOWN: Final = 20  # of a refused task
 KEPT_AFTER_MS: Final = 3_600_000  # after its wall a task is known, and refused, this long
+MAX_PARENTS: Final = 8  # above a task, whose spend and time bound its calls; so does the script
 UNCAPPED: Final = -1
 _LONGEST_MS: Final = MAX_TASK_S * 1000 + KEPT_AFTER_MS
 
@@ -71,6 +72,14 @@ class Place(NamedTuple):
     spend_cap: int
 
 
+class Above(NamedTuple):
+    """A task that a call's own one was started by, directly or not, and its place."""
+
+    task: str
+    start_ms: int
+    spend_cap: int
+
+
 class TaskStep(NamedTuple):
     """One call of a refused task; `charged_nanousd` is None while it runs, or if it was lost."""
 
@@ -102,20 +111,26 @@ class TaskStory(NamedTuple):
     chain: Chain
 
 
-def groups_of(task: TaskAsk, own: Place, parent: Place) -> tuple[TaskGroup, ...]:
-    """The counters that a call of this task touches beside its limits."""
+def groups_of(task: TaskAsk, own: Place, above: Sequence[Above]) -> tuple[TaskGroup, ...]:
+    """The counters that a call of this task touches beside its limits: its own, and spend above."""
     steps = UNCAPPED if task.caps.max_steps is None else task.caps.max_steps
     dims = ((Dimension.REQUESTS, steps), (Dimension.SPEND_NANOUSD, task.spend_cap))
     life_ms = task.life_ms
-    groups = (TaskGroup(TaskScope.TASK, task.task, own.start_ms, own.start_ms + life_ms, dims),)
-    if not task.parent:
-        return groups
-    spend = ((Dimension.SPEND_NANOUSD, parent.spend_cap),)
-    end_ms = parent.start_ms + _LONGEST_MS  # its own kind is not known here
-    return (
-        *groups,
-        TaskGroup(TaskScope.PARENT, task.parent, parent.start_ms, end_ms, spend),
-    )
+    group = TaskGroup(TaskScope.TASK, task.task, own.start_ms, own.start_ms + life_ms, dims)
+    return (group, *(_above(one) for one in above))
+
+
+def _above(one: Above) -> TaskGroup:
+    spend = ((Dimension.SPEND_NANOUSD, one.spend_cap),)
+    end_ms = one.start_ms + _LONGEST_MS  # its own kind is not known here
+    return TaskGroup(TaskScope.PARENT, one.task, one.start_ms, end_ms, spend)
+
+
+def _named(task: TaskAsk, scope: TaskScope, name: str) -> str:
+    if scope is TaskScope.TASK:
+        return f"Task {name}"
+    how = "which started" if name == task.parent else "above"
+    return f"Task {name}, {how} task {task.task},"
 
 
 def over_counter(
@@ -125,9 +140,7 @@ def over_counter(
     """The refusal of a call whose task has no step or no money left; `seen` is used and held."""
     used, held = seen
     limit = dict(group.dims)[dimension]
-    whose = f"Task {task.task}"
-    if group.scope is TaskScope.PARENT:
-        whose = f"Task {group.subject}, which started task {task.task},"
+    whose = _named(task, group.scope, group.subject)
     if dimension is Dimension.REQUESTS:
         cap, said = "task_steps", f"{used + held} of {limit} steps"
         text = f"{whose} has taken {said}."
@@ -137,14 +150,29 @@ def over_counter(
     return _refusal(Reason.TASK_SPEND, text, task, ("task_spend", group.scope, said), chain)
 
 
-def over_wall(task: TaskAsk, elapsed_ms: int, chain: Chain) -> Refusal:
-    """The refusal of a call that comes too late after its task's first one."""
-    said = f"{elapsed_ms // 1000} of {task.caps.max_wall_s} s"
+def over_wall(task: TaskAsk, end: TaskEnd, elapsed_ms: int, chain: Chain) -> Refusal:
+    """The refusal of a call that comes too late after its task's first one, or one above it."""
     text = (
-        f"Task {task.task} made its first call {elapsed_ms // 1000} s ago; it may last "
-        f"{task.caps.max_wall_s} s."
+        f"{_named(task, end.scope, end.task)} made its first call {elapsed_ms // 1000} s ago; "
+        f"it may last {end.wall_s} s."
     )
-    return _refusal(Reason.TASK_WALL, text, task, ("task_wall", TaskScope.TASK, said), chain)
+    return _late(task, end, text, elapsed_ms, chain)
+
+
+def cut_by_wall(task: TaskAsk, end: TaskEnd, step: int, output_tokens: int) -> Refusal:
+    """What a call that runs is told when its task's time ends, `output_tokens` after its first."""
+    after = f" after {output_tokens} output tokens" if output_tokens else ""
+    text = (
+        f"{_named(task, end.scope, end.task)} may last {end.wall_s} s, which are over: "
+        f"this call was ended{after}."
+    )
+    chain = Chain(end.start_ms, step, end.parents, ())
+    return _late(task, end, text, end.wall_s * 1000, chain)
+
+
+def _late(task: TaskAsk, end: TaskEnd, text: str, elapsed_ms: int, chain: Chain) -> Refusal:
+    said = f"{elapsed_ms // 1000} of {end.wall_s} s"
+    return _refusal(Reason.TASK_WALL, text, task, ("task_wall", end.scope, said), chain)
 
 
 def over_repeats(task: TaskAsk, times: int, chain: Chain) -> Refusal:

@@ -62,6 +62,7 @@ class AdminConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
         self._listener.open_count -= 1
+        self._reader.close()
 
     def data_received(self, data: bytes) -> None:
         """Answer every whole request."""

@@ -86,15 +86,17 @@ class Ends:
         body: bytes = b"",
         usage: Usage | None = None,
     ) -> None:
-        """A hook keeps back all of an answer, of which nothing was sent: refused, and charged.
+        """Nothing of an answer was sent, and nothing will be: refused, and charged.
 
-        `body` and `usage` are those of a whole answer.
+        A hook keeps it back, or its task's time has ended. `body` and `usage` are those of a whole
+        answer.
         """
         if body:
             usage, source = _usage_in(exchange, body, usage)
         else:
             usage, source = self._usage_of(exchange, relay)
-        self._succeeded(exchange, relay)
+        if body or relay.tokens:
+            self._succeeded(exchange, relay)
         if exchange.recording is not None:
             exchange.recording.drop()  # charged, with no answer to give again
         self._refuse_held(exchange, refusal, usage, source, is_void=False)

@@ -2,6 +2,7 @@
 
 import random
 from enum import IntEnum
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from routing.contracts.enums import WorkClass
@@ -17,6 +18,7 @@ from routing.contracts.snapshot import (
 from routing.contracts.usage import UsageEvent
 from routing.decision.estimate import Estimate
 from routing.decision.types import Hold, Refusal
+from routing.decision.workflow import TaskAsk
 from routing.gateway.credit_books import Taken
 from routing.gateway.dialects.body import Call
 from routing.gateway.dialects.continuing import WHOLE, Sent
@@ -131,6 +133,8 @@ class Exchange:
         "stand",
         "stands",
         "step",
+        "task",
+        "task_ends_s",
         "tenant",
         "trace",
         "tried",
@@ -174,10 +178,7 @@ class Exchange:
         self.attempt: Attempt | None = None
         self.attempts = 0
         self.tried: tuple[str, ...] = ()
-        self.pool = ""
-        self.replica = ""
-        self.region = ""
-        self.upstream_id = ""
+        self.pool = self.replica = self.region = self.upstream_id = ""
         self.first_token_s = 0.0
         self.model_name = ""  # these three stay empty when the request is refused before
         self.class_name = ""
@@ -194,6 +195,8 @@ class Exchange:
         self.watch: Watch | None = None  # of a stream that hooks look at
         self.hops_us: dict[str, int] | None = None  # what hooks said, and took
         self.asked: Stand | None = None  # the model asked for, where others may stand in for it
+        self.task: TaskAsk | None = None  # the capped task that it is a step of
+        self.task_ends_s = inf  # when that ends, or one above it
         self.stands: tuple[Stand, ...] = ()  # those that were not tried yet
         self.stand: Stand | None = None  # who serves in its place now
         self.sent_as: Stand | None = None  # who did at the last try

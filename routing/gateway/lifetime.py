@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 START_WAIT_S = 2.0  # for the store; then serve from disk, or wait on without being ready
 SHUTDOWN_FLUSH_S = 5.0
 BACKLOG = 4096
-# Requests leave no cycles behind, so their objects die by count; look for others rarely.
+# Requests and connections leave no cycles behind: they die by count. Look for others rarely.
 GC_THRESHOLDS = (20_000, 20, 50)
 _RESERVED_FDS = 4096
 

@@ -97,6 +97,10 @@ def _counters(lines: list[str], stats: Stats) -> None:
         ),
     )  # fmt: skip
     _family(
+        lines, "retries_refused_total", "counter", "Not sent again: the retry budget was spent.",
+        [((), stats.retries_refused)],
+    )  # fmt: skip
+    _family(
         lines, "replays_total", "counter", "Answers given again for an Idempotency-Key.",
         [((), stats.replays)],
     )  # fmt: skip

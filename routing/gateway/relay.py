@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from routing.decision.breaker import Outcome
 from routing.decision.deadlines import Passed
-from routing.decision.retry import Kind, Verdict, judge
+from routing.decision.retry import Kind, Verdict, judge, judge_unreached
 from routing.decision.types import Reason, Refusal
 from routing.gateway.delivery import deliver, last_bytes
 from routing.gateway.exchange import Exchange, Step
@@ -23,6 +23,7 @@ from routing.gateway.sse import Fault, SseScanner
 from routing.gateway.stats import SliceName
 from routing.gateway.upstream import UpstreamConnection, request_id_of
 from routing.gateway.verdicts import of_deadline, of_stream, overdue
+from routing.gateway.workflow import out_of_time
 
 if TYPE_CHECKING:
     from routing.gateway.walk import Walk
@@ -98,8 +99,7 @@ class Relay:
         try:
             connection = await self.endpoint.connections.dial()
         except OSError:
-            refusal = Refusal(Reason.UPSTREAM_ERROR, "The upstream cannot be reached.")
-            self._fail(Verdict(Kind.REFUSED, refusal))
+            self._fail(judge_unreached())
             return
         if self._is_over:
             self.endpoint.connections.put(connection, time.monotonic())
@@ -291,6 +291,9 @@ class Relay:
         if self.flow.is_stalled(now_s):
             self.exchange.client.abort()
             return
+        if self.exchange.task_ends_s <= now_s:
+            self._out_of_time()
+            return
         silent_s = self.flow.silent_s(now_s) if self.tokens else None
         found = overdue(self.exchange, now_s, self._started_s, silent_s)
         if found is not None:
@@ -305,6 +308,23 @@ class Relay:
             self._cut(verdict.refusal, is_lost=verdict.kind is Kind.LOST)
         else:
             self._fail(verdict, Outcome.HUNG)
+
+    def _out_of_time(self) -> None:
+        """Its task's time has ended: the caller's own bound, no fault of a replica."""
+        if self.is_whole:
+            self.end_whole()
+            return
+        exchange = self.exchange
+        refusal = out_of_time(exchange, exchange.carried_tokens + self.tokens)
+        if exchange.step is Step.RELAYING:
+            exchange.refusal = refusal  # its shape names the cap
+            self._cut(refusal, is_lost=False)
+            return
+        self._release(None)
+        if self._is_sent:
+            self._walk.ends.withhold(exchange, self, refusal)
+        else:
+            self._walk.ends.give_up(exchange, refusal)
 
     def pause(self) -> None:
         """The client reads too slowly."""

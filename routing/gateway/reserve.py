@@ -13,7 +13,7 @@ from routing.contracts.snapshot import OutagePolicy
 from routing.decision.admit import Denial, refusal
 from routing.decision.limits import AMOUNT_ORDER, amounts_in_order
 from routing.decision.shares import Shares, outage_mode
-from routing.decision.types import NO_RATES, Hold, Reason, Refusal, Standing
+from routing.decision.types import NO_RATES, Hold, Reason, Refusal, Standing, TaskEnd
 from routing.decision.workflow import TaskAsk, TaskGroup
 from routing.gateway.account import Accountant
 from routing.gateway.ask import Ask, Template
@@ -44,7 +44,7 @@ from routing.store.reservations import (
     wrote_nothing,
 )
 from routing.store.uses import TOO_MANY, USES_MAX
-from routing.store.workflow import MOVED, OK_STEP
+from routing.store.workflow import MOVED, OK_END, OK_STEP, read_end
 
 log = logging.getLogger(__name__)
 
@@ -290,7 +290,8 @@ class _Attempt:
         template.left, template.left_edges = left, template.edges
         now_ms = reply[NOW_MS]
         plan = self.plan.raw if now_ms < self.plan.stop_ms else None  # else it has other legs
-        step = reply[OK_STEP] if self.ask.task is not None else 0
+        task = self.ask.task
+        step = None if task is None else (reply[OK_STEP], read_end(reply[OK_END], task.task))
         self._open(reply[LEGS], reply[EPOCH], StoreMode.SHARED, now_ms, left, plan, step)
 
     def _open(
@@ -301,7 +302,7 @@ class _Attempt:
         now_ms: int,
         left: Sequence[int],
         plan: msgspec.Raw | None = None,
-        step: int = 0,
+        step: tuple[int, TaskEnd] | None = None,
     ) -> None:
         ask, accountant = self.ask, self.reserver.accountant
         self.hold = Hold(
@@ -320,7 +321,8 @@ class _Attempt:
             once=ask.once,
             expires_at_ms=now_ms + ask.ttl_ms if ask.ttl_ms else 0,
             task=ask.task.task if ask.task is not None and step else "",
-            task_step=step,
+            task_step=step[0] if step is not None else 0,
+            task_end=step[1] if step is not None else None,
         )
         self.sequence = accountant.adopt(self.hold, ask.info, plan)
         accountant.gate.wait(self.sequence, self._opened)

@@ -7,7 +7,6 @@ The one that reserved it keeps it in its journal, and the sweeper charges what n
 import asyncio
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 from urllib.parse import unquote
@@ -23,6 +22,7 @@ from routing.gateway.ask import Ask
 from routing.gateway.buckets import Item
 from routing.gateway.exchange import Client, Exchange, Step, new_request_id
 from routing.gateway.http1 import Request, whole
+from routing.gateway.kept_uses import HOLD_FIELDS, RECORD_FIELDS, Found, found_in
 from routing.gateway.names import bad_name, names_of
 from routing.gateway.once import Kept
 from routing.gateway.reply import JSON, dollars, identity_headers, rate_headers
@@ -55,7 +55,7 @@ from routing.store.reservations import (
     VERDICT,
     lease_item,
 )
-from routing.store.uses import ANSWER, EPOCH, INFO, LEGS, USE, use_record
+from routing.store.uses import USE, use_record
 
 RESOURCES: Final = b"/v1/resources/"
 _ID_CHARS: Final = 36
@@ -72,18 +72,6 @@ _AWAY = Refusal(
 _OTHERWISE = Refusal(
     Reason.IDEMPOTENCY_MISMATCH, "This use was settled before, with other figures.", param="id"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What the store knows of a use: its first settle, or what it takes to end it."""
-
-    settled: Settled | None = None
-    info: HoldInfo | None = None
-    raw_info: bytes = b""
-    legs: bytes = b""
-    epoch: int = 0
-    expires_at_ms: int = 0  # 0: it is not held any more
 
 
 class Resources:
@@ -243,7 +231,7 @@ class Resources:
         await self._end(hold, event)
         self._repeat(exchange, await self._first_answer(exchange, event), body)
 
-    def _adopt(self, exchange: Exchange, info: HoldInfo, found: _Found) -> Hold:
+    def _adopt(self, exchange: Exchange, info: HoldInfo, found: Found) -> Hold:
         """Look after another gateway's use from now on, so that its end reaches the ledger."""
         hold = Hold(
             request_id=info.event.request_id,
@@ -333,13 +321,13 @@ class Resources:
             return None
         return item
 
-    async def _find(self, exchange: Exchange, use_id: str) -> _Found | None:
+    async def _find(self, exchange: Exchange, use_id: str) -> Found | None:
         """What the store knows of this tenant's use; None when it cannot be asked."""
         number = exchange.tenant.bucket
         try:
             record, hold, meta = await asyncio.gather(
-                self._store.call("HMGET", use_record(number, use_id), ANSWER, INFO, LEGS, EPOCH),
-                self._store.call("HMGET", keys.hold(number, use_id), "i", "l", "e", "x"),
+                self._store.call("HMGET", use_record(number, use_id), *RECORD_FIELDS),
+                self._store.call("HMGET", keys.hold(number, use_id), *HOLD_FIELDS),
                 self._store.call("HMGET", keys.bucket_meta(number), "epoch", "run_id", "state"),
             )
         except (StoreAwayError, hiredis.ReplyError):
@@ -348,18 +336,7 @@ class Resources:
         assert isinstance(hold, list)  # noqa: S101
         assert isinstance(meta, list)  # noqa: S101
         self._learn(number, meta)
-        if record[0]:
-            return _Found(settled=read_settled(record[0]))
-        raw_info, legs, epoch = hold[:3] if hold[0] else record[1:]
-        if not raw_info:
-            return _Found()
-        try:
-            info = decode_hold_info(raw_info)
-        except msgspec.MsgspecError:
-            return _Found()
-        if info.event.tenant_id != exchange.tenant.id or not info.ttl_ms:
-            return _Found()
-        return _Found(None, info, raw_info, legs, int(epoch), int(hold[3] or 0))
+        return found_in(record, hold, exchange.tenant.id)
 
     def _learn(self, number: int, meta: list[bytes | None]) -> None:
         """A bucket that this gateway has not used yet: settles may be sent at once."""

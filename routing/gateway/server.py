@@ -149,6 +149,7 @@ class ClientConnection(asyncio.Protocol):
         listener = self._listener
         listener.connections.discard(self)
         listener.buffered_bytes -= self._reader.buffered_bytes
+        self._reader.close()
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             listener.walk.ends.client_gone(exchange)

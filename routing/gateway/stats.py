@@ -98,7 +98,7 @@ class Stats:
         self.model_requests: Counter[tuple[str, str]] = Counter()  # model label, outcome
         self.ttft: dict[str, Histogram] = {}  # model label
         self.duration: dict[str, Histogram] = {}
-        self.retries = 0
+        self.retries = self.retries_refused = 0
         self.fallbacks: Counter[tuple[str, str, str]] = Counter()  # asked, served, outcome
         self.hold_exceeded: Counter[str] = Counter()  # model label
         self.replays = 0

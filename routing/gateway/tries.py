@@ -64,7 +64,8 @@ class Tries:
 
         An engine that asked for a pause is left alone itself; a provider asks it of the account.
         """
-        failures = exchange.snapshot.policy.failures
+        failures, now_s = exchange.snapshot.policy.failures, time.monotonic()
+        left_s = exchange.deadlines.total_s - (now_s - exchange.arrived_s)
         is_asked = pool.is_hosted and self.fleet.is_only(exchange.model_name, pool.id)
         wait_s = backoff_s(
             exchange.request_id,
@@ -72,7 +73,7 @@ class Tries:
             base_s=failures.backoff_base_s,
             max_s=failures.backoff_max_s,
             hint_s=verdict.pause_s if is_asked else 0.0,
-            left_s=exchange.deadlines.total_s - (time.monotonic() - exchange.arrived_s),
+            left_s=min(left_s, exchange.task_ends_s - now_s),
         )
         if wait_s is None:
             self.unserved(exchange, verdict.refusal)

@@ -35,11 +35,11 @@ class UpstreamConnection(asyncio.Protocol):
     __slots__ = ("handler", "idle_since_s", "pool", "reader", "transport")
 
     transport: asyncio.Transport
+    reader: ResponseReader
 
     def __init__(self, pool: "ConnectionPool") -> None:
         self.pool = pool
         self.handler: Handler | None = None
-        self.reader = ResponseReader()
         self.idle_since_s = 0.0
 
     def send(self, handler: Handler, head: bytes, body: bytes) -> None:
@@ -69,6 +69,7 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The dial succeeded."""
         self.transport = cast("asyncio.Transport", transport)
+        self.reader = ResponseReader()  # not before: a dial that fails has no end to close it at
         self.pool.open_count += 1
         no_delay(self.transport)
 
@@ -94,6 +95,7 @@ class UpstreamConnection(asyncio.Protocol):
             handler.lost()
         else:
             self.pool.forget(self)
+        self.reader.close()
 
 
 class ConnectionPool:

@@ -19,7 +19,7 @@ from routing.decision.classes import FALLBACK
 from routing.decision.estimate import estimate
 from routing.decision.fallback import has_room
 from routing.decision.filters import Need
-from routing.decision.retry import RetryBudgets
+from routing.decision.retry import RetryBudgets, budget_spent
 from routing.decision.seam import Held
 from routing.decision.select import Group, select
 from routing.decision.types import Hold, Reason, Refusal
@@ -55,7 +55,7 @@ from routing.gateway.resolve import resolve
 from routing.gateway.returns import Caller
 from routing.gateway.stats import Stats
 from routing.gateway.tries import Tries
-from routing.gateway.workflow import task_of
+from routing.gateway.workflow import begin_task, out_of_time, task_of
 
 if TYPE_CHECKING:
     from routing.gateway.spans import Spans
@@ -211,6 +211,13 @@ class Walk:
         exchange.step = Step.RESERVING
         exchange.skeleton = skeleton(exchange, self.config.gateway_id)
         self.live.add(exchange)
+        exchange.task = task_of(
+            exchange.snapshot.policy,
+            exchange.request.headers,
+            exchange.tenant,
+            exchange.model_name,
+            exchange.call,
+        )
         ask = Ask(
             exchange.request_id,
             exchange.tenant,
@@ -224,13 +231,7 @@ class Walk:
             once=exchange.once,
             body=exchange.call.body,
             unless_known=overridden,
-            task=task_of(
-                exchange.snapshot.policy,
-                exchange.request.headers,
-                exchange.tenant,
-                exchange.model_name,
-                exchange.call,
-            ),
+            task=exchange.task,
         )
         if exchange.trace is not None:
             exchange.trace.reserving()
@@ -255,6 +256,7 @@ class Walk:
                 self.ends.refuse(exchange, self.overrides.explained(exchange, outcome))
             return
         exchange.hold = outcome
+        begin_task(exchange, outcome, self.now_ms())
         if exchange.once:
             exchange.recording = Recording(self.vault)
         if exchange.is_gone:
@@ -320,7 +322,7 @@ class Walk:
             self.tries.without(exchange, otherwise if is_told else _NOT_LOADED)
             return
         if not self._may_spend_retry(exchange, endpoint):
-            self.tries.unserved(exchange, otherwise)
+            self.tries.unserved(exchange, budget_spent(otherwise))
             return
         if work is not None:
             exchange.credits = self.credits.take(endpoint.pool.id, work)
@@ -331,8 +333,10 @@ class Walk:
             if resends_of(exchange):  # callers that send again leave less for us to do so
                 self.budgets.take(endpoint.pool.id, exchange.tenant.id)
             return True
-        self.stats.retries += 1
-        return self.budgets.take(endpoint.pool.id, exchange.tenant.id)
+        may = self.budgets.take(endpoint.pool.id, exchange.tenant.id)
+        self.stats.retries += may
+        self.stats.retries_refused += not may
+        return may
 
     def _forward(self, exchange: Exchange, endpoint: Endpoint) -> None:
         pool = endpoint.pool
@@ -381,6 +385,9 @@ class Walk:
         for exchange in list(self.live):
             if exchange.attempt is not None:
                 exchange.attempt.check(now_s)
+            elif exchange.task_ends_s <= now_s and exchange.step in (Step.SENDING, Step.RELAYING):
+                # Between two tries.
+                self.tries.unserved(exchange, out_of_time(exchange, exchange.carried_tokens))
 
 
 def _cannot(model: str, need: Capability, param: str) -> Refusal:

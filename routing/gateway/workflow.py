@@ -4,15 +4,18 @@ A task's window begins with its first call, which only the store knows. A gatewa
 the task proposes now; if the task is older, the script says since when, and the call is sent again.
 """
 
-from typing import Any, Final
+import time
+from typing import Any, Final, TypeVar
 
 from routing.contracts.enums import Dimension, LimitScope
 from routing.contracts.snapshot import KeyEntry, PolicyEntry, TaskCaps, TenantEntry
-from routing.decision.types import Reason, Refusal
+from routing.decision.types import Hold, Reason, Refusal
 from routing.decision.workflow import (
+    Above,
     Place,
     TaskAsk,
     TaskGroup,
+    cut_by_wall,
     groups_of,
     over_counter,
     over_repeats,
@@ -21,13 +24,15 @@ from routing.decision.workflow import (
 from routing.gateway.ask import Ask, Template
 from routing.gateway.dialects.body import Call
 from routing.gateway.dialects.pair import pair_digest
+from routing.gateway.exchange import Exchange
 from routing.gateway.names import names_of
-from routing.store.reservations import NO_HELD, NO_USED
+from routing.store.reservations import NO_HELD, NO_USED, NOW_MS
 from routing.store.workflow import (
     FIGURE,
     FIGURE_CHAIN,
-    MOVED_PARENT_CAP,
-    MOVED_PARENT_START,
+    FIGURE_WALL_MS,
+    FIGURE_WHOSE,
+    MOVED_ABOVE,
     MOVED_START,
     NO_CHAIN,
     OVER_REPEATS,
@@ -35,6 +40,8 @@ from routing.store.workflow import (
     TASKS_MAX,
     TOO_MANY,
     TaskClaim,
+    end_of,
+    read_above,
     read_chain,
 )
 
@@ -42,6 +49,7 @@ MAX_PLACES: Final = 50_000  # tasks whose start is remembered; about 10 MB
 MAX_TEMPLATES: Final = 10_000  # tasks x models at work here; about 30 MB
 TASKS_RETRY_S: Final = 60.0  # tasks are forgotten one by one, an hour after their wall
 _NO_CAPS: Final = TaskCaps()
+_Known = TypeVar("_Known", Place, tuple[Above, ...])
 
 
 def task_of(
@@ -74,6 +82,7 @@ class Tasks:
     def __init__(self) -> None:
         """Nothing is known."""
         self._places: dict[tuple[str, str], Place] = {}
+        self._above: dict[tuple[str, str], tuple[Above, ...]] = {}
         self._templates: dict[tuple[str, str, str, str, str], Template] = {}
 
     def template(self, ask: Ask, task: TaskAsk, now_ms: int) -> Template:
@@ -90,29 +99,30 @@ class Tasks:
         return fresh
 
     def learn(self, tenant_id: str, task: TaskAsk, reply: list[Any]) -> None:
-        """Since when a task and its parent are known to the store."""
-        self._keep((tenant_id, task.task), Place(reply[MOVED_START], task.spend_cap))
-        if task.parent:
-            place = Place(reply[MOVED_PARENT_START], reply[MOVED_PARENT_CAP])
-            self._keep((tenant_id, task.parent), place)
+        """Since when a task is known to the store, and which are above it."""
+        name = (tenant_id, task.task)
+        _keep(self._places, name, Place(reply[MOVED_START], task.spend_cap))
+        _keep(self._above, name, read_above(reply[MOVED_ABOVE]))
 
     def _groups(self, tenant_id: str, task: TaskAsk, now_ms: int) -> tuple[TaskGroup, ...]:
-        unknown = Place(now_ms, task.spend_cap)
-        own = self._places.get((tenant_id, task.task))
+        name = (tenant_id, task.task)
+        own = self._places.get(name)
         if own is None or own.start_ms + task.life_ms <= now_ms:
-            own = unknown
-        if own.spend_cap != task.spend_cap or own is unknown:
-            own = self._keep((tenant_id, task.task), Place(own.start_ms, task.spend_cap))
-        parent = self._places.get((tenant_id, task.parent)) if task.parent else None
-        if task.parent and parent is None:
-            parent = self._keep((tenant_id, task.parent), unknown)
-        return groups_of(task, own, parent or unknown)
+            own = _keep(self._places, name, Place(now_ms, task.spend_cap))
+        elif own.spend_cap != task.spend_cap:
+            own = _keep(self._places, name, Place(own.start_ms, task.spend_cap))
+        above = self._above.get(name, ())
+        if task.parent and (not above or above[0].task != task.parent):
+            parent = Above(task.parent, now_ms, task.spend_cap)
+            above = _keep(self._above, name, (parent,))
+        return groups_of(task, own, above)
 
-    def _keep(self, name: tuple[str, str], place: Place) -> Place:
-        if len(self._places) >= MAX_PLACES:
-            self._places.clear()
-        self._places[name] = place
-        return place
+
+def _keep(known: dict[tuple[str, str], _Known], name: tuple[str, str], fresh: _Known) -> _Known:
+    if len(known) >= MAX_PLACES:
+        known.clear()
+    known[name] = fresh
+    return fresh
 
 
 def _is_current(
@@ -125,17 +135,29 @@ def _is_current(
 def claim_of(ask: Ask, task: TaskAsk, template: Template) -> TaskClaim:
     """What the script is told beside the plan of `template`."""
     own, *above = template.task_groups
-    parent = Place(0, 0)
-    if above:
-        parent = Place(above[0].start_ms, dict(above[0].dims)[Dimension.SPEND_NANOUSD])
     return TaskClaim(
         task,
         Place(own.start_ms, task.spend_cap),
-        parent,
+        tuple(Above(one.subject, one.start_ms, one.dims[0][1]) for one in above),
         len(template.groups) - len(template.task_groups) + 1,
         ask.model,
         ask.amounts.spend_nanousd,
     )
+
+
+def begin_task(exchange: Exchange, hold: Hold, now_ms: int) -> None:
+    """Its time, or that of a task above it, ends the call too; `now_ms` is the store's."""
+    if hold.task_end is not None:
+        exchange.task_ends_s = time.monotonic() + (hold.task_end.at_ms - now_ms) / 1000
+
+
+def out_of_time(exchange: Exchange, output_tokens: int) -> Refusal:
+    """What the caller of a running call is told when its task's time has ended."""
+    hold, task = exchange.hold, exchange.task
+    end = hold.task_end if hold is not None else None
+    assert hold is not None and end is not None  # noqa: S101, PT018 - `begin_task` saw them
+    assert task is not None  # noqa: S101
+    return cut_by_wall(task, end, hold.task_step, output_tokens)
 
 
 def task_denial(ask: Ask, group: TaskGroup, dimension: Dimension, reply: list[Any]) -> Refusal:
@@ -149,7 +171,10 @@ def task_denial(ask: Ask, group: TaskGroup, dimension: Dimension, reply: list[An
 def refusal_in(task: TaskAsk, verdict: bytes, reply: list[Any]) -> Refusal | None:
     """What the task's record refuses; None for any other verdict."""
     if verdict == OVER_WALL:
-        return over_wall(task, reply[FIGURE], read_chain(reply[FIGURE_CHAIN]))
+        elapsed_ms = reply[FIGURE]
+        start_ms = reply[NOW_MS] - elapsed_ms
+        end = end_of(task.task, reply[FIGURE_WHOSE], reply[FIGURE_WALL_MS], start_ms)
+        return over_wall(task, end, elapsed_ms, read_chain(reply[FIGURE_CHAIN]))
     if verdict == OVER_REPEATS:
         return over_repeats(task, reply[FIGURE], read_chain(reply[FIGURE_CHAIN]))
     return _MANY_TASKS if verdict == TOO_MANY else None

@@ -15,9 +15,9 @@ from console.web.htmx import is_partial, render
 from console.web.views import page
 from routing.policies import text
 from routing.policies.rules.document import digest_of, in_order, to_plain
+from routing.policies.rules.findings import Finding
 from routing.policies.rules.lines import line_of, lines_of
 from routing.policies.rules.listing import listed
-from routing.policies.rules.schema import Finding
 from routing.policies.rules.validate import Checked
 from routing.policies.selectors import DraftView, PolicyVersionView, draft, live, version
 from routing.policies.services import (

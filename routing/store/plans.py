@@ -94,8 +94,8 @@ class Plan:
                     [prefix + suffix for suffix in suffixes],
                     sizes,
                     "<" + "d" * sum(sizes),
-                    "<" + "BBd" * counters,
-                    as_text(struct.pack("<" + "BBd" * counters, *shape)),
+                    "<" + "HBd" * counters,
+                    as_text(struct.pack("<" + "HBd" * counters, *shape)),
                     as_text(_encode(later)),
                 )
             )

@@ -11,24 +11,28 @@ from typing import Any, Final
 
 import msgspec
 
+from routing.contracts.enums import TaskScope
 from routing.contracts.snapshot import TaskCaps
-from routing.decision.workflow import Chain, Place, TaskAsk, TaskStep, in_order
+from routing.decision.types import TaskEnd
+from routing.decision.workflow import Above, Chain, Place, TaskAsk, TaskStep, in_order
 from routing.store.keys import read_task, task_name
 from routing.store.plans import as_text
 
 TASKS_MAX: Final = 20_000  # live tasks of one tenant: at most 60 MB of records
 
-MOVED: Final = b"TASK"  # the starts and the cap that the counters must have; nothing is held
+MOVED: Final = b"TASK"  # its start and the tasks above, as the counters must be; nothing is held
 OVER_WALL: Final = b"WALL"
 OVER_REPEATS: Final = b"AGAIN"
 TOO_MANY: Final = b"TASKS"
 MOVED_START: Final = 3
-MOVED_PARENT_START: Final = 4
-MOVED_PARENT_CAP: Final = 5
+MOVED_ABOVE: Final = 4
 FIGURE: Final = 3  # of WALL (ms) and AGAIN (times)
 FIGURE_CHAIN: Final = 4
+FIGURE_WHOSE: Final = 5  # of WALL: empty for the call's own task
+FIGURE_WALL_MS: Final = 6
 NO_CHAIN: Final = 9  # of NO, where a task's counter refused
 OK_STEP: Final = 6  # of OK: the step's number
+OK_END: Final = 8  # of OK: whose time ends first, how long it is (ms), since when, all above
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _encode_caps: Final = msgspec.json.Encoder().encode
@@ -39,14 +43,14 @@ _decode_entry: Final = msgspec.msgpack.Decoder(_Entry).decode
 
 @dataclass(frozen=True, slots=True)
 class TaskClaim:
-    """A call of a task: where the task and its parent are believed to begin, and what it holds.
+    """A call of a task: where that and those above are believed to begin, and what it holds.
 
     `first_group`: place of its own counter among those of the call, from 1.
     """
 
     ask: TaskAsk
     own: Place
-    parent: Place
+    above: tuple[Above, ...]
     first_group: int
     model: str
     held_nanousd: int
@@ -64,8 +68,7 @@ def claim_step(
             task_name(ask.task),
             claim.own.start_ms,
             task_name(ask.parent),
-            claim.parent.start_ms,
-            claim.parent.spend_cap,
+            [(task_name(one.task), one.start_ms, one.spend_cap) for one in claim.above],
             ask.caps.max_wall_s * 1000,
             ask.life_ms,
             ask.caps.max_repeats or 0,
@@ -117,6 +120,27 @@ def read_record(fields: Sequence[bytes | None]) -> TaskRecord | None:
         return TaskRecord(int(start), _decode_caps(caps) if caps else None)
     except (ValueError, msgspec.MsgspecError):
         return None
+
+
+def read_above(reply: Any) -> tuple[Above, ...]:
+    """The tasks above a call's own, as a reply has them."""
+    return tuple(Above(read_task(name.decode()), start, cap) for name, start, cap in reply)
+
+
+def read_end(reply: Any, task: str) -> TaskEnd:
+    """The first time to end, as an OK of `task_reserve` has it; `task` is the call's own."""
+    whose, wall_ms, start_ms, *above = reply
+    parents = tuple(read_task(name.decode()) for name in above)
+    return end_of(task, whose, wall_ms, start_ms, parents)
+
+
+def end_of(
+    task: str, whose: bytes, wall_ms: int, start_ms: int, parents: tuple[str, ...] = ()
+) -> TaskEnd:
+    """Whose time it is: empty is the call's own task."""
+    scope = TaskScope.PARENT if whose else TaskScope.TASK
+    name = read_task(whose.decode()) if whose else task
+    return TaskEnd(scope, name, start_ms, wall_ms // 1000, parents)
 
 
 def read_chain(reply: Any) -> Chain:

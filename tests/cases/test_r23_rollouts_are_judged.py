@@ -20,6 +20,8 @@ from capacity.models import Pool, Rollout, RolloutStep
 from capacity.rollouts.selectors import rollout_detail
 from console.models import Job
 from routing.policies.services import push_snapshot
+from tenants.directory.services import create_tenant
+from tenants.keys.services import issue_key
 from tests import factories, rolling
 from tests.collecting import start_collector
 from tests.factories import ACTOR, World
@@ -36,8 +38,8 @@ PAUSE_S = 0.05
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store) -> Iterator[World]:
     made = World()
-    made.tenants["acme"] = factories.create_tenant(slug="acme", name="Acme", actor=ACTOR)
-    made.keys["acme"] = factories.issue_key(tenant_id=made.tenants["acme"], name="bot", actor=ACTOR)
+    made.tenants["acme"] = create_tenant(slug="acme", name="Acme", actor=ACTOR)
+    made.keys["acme"] = issue_key(tenant_id=made.tenants["acme"], name="bot", actor=ACTOR)
     factories.make_fleet(made, {})
     with rolling.own_drivers(tmp_path / "engines", monkeypatch):
         place = {"driver": "simulated", "region": "eu", "domain": "eu-a"}

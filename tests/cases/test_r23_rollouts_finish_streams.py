@@ -20,6 +20,8 @@ from console.audit.rules import SYSTEM
 from console.models import Job
 from routing.contracts.snapshot import bucket_of
 from routing.policies.services import push_snapshot
+from tenants.directory.services import create_tenant
+from tenants.keys.services import issue_key
 from tests import factories, rolling
 from tests.factories import ACTOR, World
 from tests.gatewaying import payloads
@@ -94,8 +96,8 @@ class Traffic:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store) -> Iterator[World]:
     made = World()
-    made.tenants["acme"] = factories.create_tenant(slug="acme", name="Acme", actor=ACTOR)
-    made.keys["acme"] = factories.issue_key(tenant_id=made.tenants["acme"], name="bot", actor=ACTOR)
+    made.tenants["acme"] = create_tenant(slug="acme", name="Acme", actor=ACTOR)
+    made.keys["acme"] = issue_key(tenant_id=made.tenants["acme"], name="bot", actor=ACTOR)
     factories.make_fleet(made, {})
     with rolling.own_drivers(tmp_path / "engines", monkeypatch):
         fleet.create_pool(

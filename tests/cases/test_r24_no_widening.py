@@ -3,9 +3,13 @@
 import httpx
 import pytest
 
+from capacity.fleet.services import create_model
 from capacity.models import Replica
 from console.errors import InvalidInput
 from routing.policies.services import publish
+from tenants.directory.services import create_tenant
+from tenants.keys.services import issue_key
+from tenants.prices.services import add_price
 from tests import factories
 from tests.factories import ACTOR
 from tests.managing import managed_gateway, managed_world
@@ -18,9 +22,9 @@ def test_permission_is_checked_on_the_model_that_answers(store, tmp_path):
     with UpstreamThread() as upstream:
         world = managed_world(upstream, "acme")
         upstream.plan(json_script(answer()))
-        factories.create_model(name="beta-70b", context_tokens=8192, actor=ACTOR)
+        create_model(name="beta-70b", context_tokens=8192, actor=ACTOR)
         free = {"input_nanousd": 0, "cached_nanousd": 0, "output_nanousd": 0}
-        factories.add_price(model="beta-70b", **free, actor=ACTOR)
+        add_price(model="beta-70b", **free, actor=ACTOR)
         factories.make_pools(world, {"p-beta": 1}, "beta-70b")
         Replica.objects.update(host=upstream.address[0], port=upstream.address[1])
         publish(
@@ -37,10 +41,8 @@ def test_permission_is_checked_on_the_model_that_answers(store, tmp_path):
             actor=ACTOR,
         )
         tenant_id = world.tenants["acme"]
-        one = factories.issue_key(
-            tenant_id=tenant_id, name="one", allowed_models=["llama-8b"], actor=ACTOR
-        )
-        none = factories.issue_key(tenant_id=tenant_id, name="none", allowed_models=[], actor=ACTOR)
+        one = issue_key(tenant_id=tenant_id, name="one", allowed_models=["llama-8b"], actor=ACTOR)
+        none = issue_key(tenant_id=tenant_id, name="none", allowed_models=[], actor=ACTOR)
         with managed_gateway(world, store, tmp_path / "state") as gateway:
             assert gateway.chat(one.secret, model="llama-8b").status_code == 200
             assert gateway.chat(one.secret, model="chat").status_code == 200
@@ -74,18 +76,16 @@ def test_permission_is_checked_on_the_model_that_answers(store, tmp_path):
 
 @pytest.mark.parametrize("name", ["alpha/*", "*-8b", "a b", "", "\u0430lpha"])
 def test_a_pattern_is_no_name(store, name):
-    tenant_id = factories.create_tenant(slug="acme", name="Acme", actor=ACTOR)
+    tenant_id = create_tenant(slug="acme", name="Acme", actor=ACTOR)
     with pytest.raises(InvalidInput) as refused:
-        factories.issue_key(tenant_id=tenant_id, name="k", allowed_models=[name], actor=ACTOR)
+        issue_key(tenant_id=tenant_id, name="k", allowed_models=[name], actor=ACTOR)
     assert refused.value.field == "allowed_models"
 
 
 def test_a_model_that_does_not_exist_is_no_permission(store):
     """Nor is an alias: permission is asked of the model that answers."""
     with pytest.raises(InvalidInput) as refused:
-        factories.create_tenant(
-            slug="acme", name="Acme", allowed_models=["no-such-8b"], actor=ACTOR
-        )
+        create_tenant(slug="acme", name="Acme", allowed_models=["no-such-8b"], actor=ACTOR)
     assert (refused.value.field, refused.value.message) == (
         "allowed_models",
         "No such model: 'no-such-8b'.",

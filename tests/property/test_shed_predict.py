@@ -1,6 +1,8 @@
 """Who is turned away, what a wait is predicted to be, and what an endpoint holds."""
 
 import math
+import random
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -116,18 +118,53 @@ def test_cache_draws_no_more_than_a_quarter_above_the_mean() -> None:
     assert chosen({"warm": 3900}, {"warm": Ahead(10)}, members) == "cold"
 
 
-@given(st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=30), st.integers(0, 15))
+def chain_of(prompt: list[int]) -> list[int]:
+    return [hash(tuple(prompt[: n + 1])) for n in range(len(prompt))]
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=30), st.integers(0, 60))
 def test_index_holds_prefixes_only_and_no_more_than_its_entries(
     prompts: list[list[int]], entries: int
 ) -> None:
     index = Residency(entries)
-    for prompt in prompts:
-        chain = [hash(tuple(prompt[: n + 1])) for n in range(len(prompt))]
+    for at, prompt in enumerate(prompts):
+        chain = chain_of(prompt)
         index.sent(chain)
         assert index.held(chain) == min(len(chain), entries)
         assert len(index) <= entries
+        assert_newest_half_is_there(index, prompts[: at + 1], entries)
     index.forget()
     assert len(index) == 0
+
+
+def assert_newest_half_is_there(index: Residency, prompts: list[list[int]], entries: int) -> None:
+    """Back from the last prompt, each one that fits into half of the entries with all after it."""
+    blocks: set[int] = set()
+    for prompt in reversed(prompts):
+        chain = chain_of(prompt)
+        blocks.update(chain)
+        if 2 * len(blocks) > entries:
+            return
+        assert index.held(chain) == len(chain)
+
+
+def test_a_full_index_takes_no_more_memory_however_much_goes_through_it() -> None:
+    index, entries = Residency(20_000), 20_000
+    draw = random.Random(1)
+
+    def fill(times: int) -> int:
+        tracemalloc.reset_peak()
+        for _ in range(times * entries):
+            index.sent([draw.getrandbits(64)])
+        return tracemalloc.get_traced_memory()[1]
+
+    tracemalloc.start()
+    try:
+        full = fill(3)
+        assert fill(20) <= 1.05 * full
+        assert full / entries < 120
+    finally:
+        tracemalloc.stop()
 
 
 def test_index_is_as_large_as_the_cache_it_mirrors() -> None:

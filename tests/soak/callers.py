@@ -9,7 +9,8 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tests.soak.kinds import AWAY, AWAY_WORDS, BURSTS, KINDS, LEAVES, LEFT, OK, PLAIN
+from routing.decision.retry import RETRY_BUDGET
+from tests.soak.kinds import AWAY, AWAY_WORDS, BURSTS, KINDS, LEAVES, LEFT, OK, PLAIN, spent
 
 ANSWER_S = 120.0  # above the whole deadline of a call
 MAX_IN_FLIGHT = 96  # a burst on top still fits the ramp; above it an arrival waits, and is late
@@ -33,7 +34,7 @@ class Seen:
     fault: str
     outcome: str
     request_id: str
-    started_at_s: float  # Unix
+    started_at_s: float  # of the machine's monotonic clock
     ended_at_s: float
 
 
@@ -113,14 +114,14 @@ class Callers:
 
     async def _call(self, fault: str) -> None:
         number = next(self._numbers)
-        started_at_s = time.time()
+        started_at_s = time.monotonic()
         call = _Call(fault)
         try:
             async with asyncio.timeout(ANSWER_S):
                 await self._exchange(call, number)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
             call.outcome = f"broken: {type(error).__name__}"
-        ended_at_s = time.time()
+        ended_at_s = time.monotonic()
         self.seen.append(Seen(fault, call.outcome, call.request_id, started_at_s, ended_at_s))
 
     async def _exchange(self, call: "_Call", number: int) -> None:
@@ -196,6 +197,8 @@ class _Call:
             found = json.loads(body)
             is_whole = status == 200 and found["choices"][0]["finish_reason"] == "stop"
             self.outcome = OK if is_whole else _told(status, found["error"])
+            if lines.get(b"x-headrace-limit") == RETRY_BUDGET.encode():
+                self.outcome = spent(self.outcome)
         elif not await self._stream(reader):
             return False
         return lines.get(b"connection") != b"close"

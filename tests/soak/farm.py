@@ -1,4 +1,9 @@
-"""Scripted replicas that are killed and come back, and when each was in trouble."""
+"""Scripted replicas that are killed and come back, and when each was in trouble.
+
+The instants are the replicas' own: each puts on record when it serves, when it begins to refuse
+everything, and when it is about to be killed. So a call met a trouble only if it ran while there
+was one; no allowance is made for what was noticed late.
+"""
 
 import asyncio
 import random
@@ -7,22 +12,22 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.soak.kinds import MET_BURST, MET_KILL
-from tests.soak.replica import BURST_S
+from tests.soak.kinds import MET_BUSY, MET_KILL, MET_LIMITED
+from tests.soak.replica import BUSY_FOR, KILLED, LIMITED_FOR, SERVES
 from tests.stack import ROOT, free_port
 
 LOOK_S = 0.05
-SLACK_S = 2.0  # between what happened and when it was noticed, on a busy machine
 START_S = 30.0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Trouble:
-    """A replica that could not serve, by Unix seconds. `until_s` grows until it is back."""
+    """A replica that could not serve, by the machine's monotonic clock."""
 
     kind: str
     replica: str
@@ -39,7 +44,6 @@ class Farm:
     draw: random.Random
     down_s: tuple[float, float] = (0.2, 2.0)
     ports: list[int] = field(default_factory=list)
-    troubles: list[Trouble] = field(default_factory=list)
     _processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
     def __enter__(self) -> "Farm":
@@ -72,8 +76,6 @@ class Farm:
         number = self.draw.randrange(self.count)
         with suppress(ProcessLookupError):
             self._processes[number].send_signal(self.draw.choice((signal.SIGUSR1, signal.SIGUSR2)))
-        now_s = time.time()
-        self._note(MET_BURST, number, now_s, now_s + BURST_S)
 
     async def keep(self) -> None:
         """Until cancelled."""
@@ -86,8 +88,6 @@ class Farm:
             await asyncio.sleep(LOOK_S)
 
     async def _restart(self, number: int) -> None:
-        now_s = time.time()
-        trouble = self._note(MET_KILL, number, now_s, now_s + START_S)
         await asyncio.sleep(self.draw.uniform(*self.down_s))
         end_s = time.monotonic() + START_S
         while not accepts(self.ports[number]):
@@ -95,23 +95,45 @@ class Farm:
             if self._processes[number].poll() is not None:  # or its port was not free yet
                 self._processes[number] = self._start(number)
             await asyncio.sleep(LOOK_S)
-        trouble.until_s = time.time() + SLACK_S
-
-    def _note(self, kind: str, number: int, from_s: float, until_s: float) -> Trouble:
-        name = f"p1-u{number + 1}"  # as `tests.stack.pool` names them
-        self.troubles.append(Trouble(kind, name, from_s - SLACK_S, until_s + SLACK_S))
-        return self.troubles[-1]
 
     def _start(self, number: int) -> "subprocess.Popen[bytes]":
-        words = ["-m", "tests.soak.replica", str(self.ports[number]), str(self.directory)]
-        return subprocess.Popen([sys.executable, *words], cwd=ROOT)
+        words = [str(self.ports[number]), str(self.directory), str(self._record(number))]
+        command = [sys.executable, "-m", "tests.soak.replica", *words]
+        return subprocess.Popen(command, cwd=ROOT)
 
-    def met(self, replica: str, from_s: float, until_s: float) -> str | None:
-        """The trouble that a call met at its last replica, if any."""
-        for one in self.troubles:
-            if one.replica == replica and one.from_s <= until_s and one.until_s >= from_s:
-                return one.kind
-        return None
+    def _record(self, number: int) -> Path:
+        return self.directory / f"record-{number}"
+
+    def troubles(self) -> list[Trouble]:
+        """All of them until now, by replica and in the order of their beginning."""
+        found = []
+        for number in range(self.count):
+            name = f"p1-u{number + 1}"  # as `tests.stack.pool` names them
+            killed_at_s: float | None = None
+            for line in self._record(number).read_text().splitlines():
+                kind, from_s, until_s = line.split()
+                if kind == KILLED:
+                    killed_at_s = float(from_s)
+                elif kind != SERVES:
+                    found.append(Trouble(_MET[kind], name, float(from_s), float(until_s)))
+                elif killed_at_s is not None:
+                    found.append(Trouble(MET_KILL, name, killed_at_s, float(from_s)))
+                    killed_at_s = None
+            if killed_at_s is not None:
+                found.append(Trouble(MET_KILL, name, killed_at_s, float("inf")))
+        return found
+
+
+_MET = {BUSY_FOR: MET_BUSY, LIMITED_FOR: MET_LIMITED}
+
+
+def met(troubles: Iterable[Trouble], replica: str, from_s: float, until_s: float) -> list[str]:
+    """Which troubles of its last replica a call has run through."""
+    return [
+        one.kind
+        for one in troubles
+        if one.replica == replica and one.from_s <= until_s and one.until_s >= from_s
+    ]
 
 
 def accepts(port: int) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from tests.soak.callers import Callers, Seen
-from tests.soak.farm import Farm
+from tests.soak.farm import Farm, Trouble, met
 from tests.soak.kinds import (
     AWAY,
     AWAY_RATIO_MAX,
@@ -26,6 +26,7 @@ from tests.soak.kinds import (
     LEFT,
     OK,
     may_end,
+    may_end_spent,
 )
 from tests.soak.replica import OUTPUT_TOKENS, PROMPT_TOKENS
 from tests.stack import GatewayProcess
@@ -147,7 +148,7 @@ async def run(
                 report.last = sizes
         keeper.cancel()
     report.late = callers.late
-    report.troubles = Counter(one.kind for one in farm.troubles)
+    report.troubles = Counter(one.kind for one in farm.troubles())
     report.took_s = time.monotonic() - began_s
     return report
 
@@ -215,23 +216,31 @@ class Row:
 def classify(seen: Iterable[Seen], rows: dict[str, Row], farm: Farm, report: Report) -> None:
     """Count each call under its fault and outcome; what does not fit is `unclassified`."""
     away = 0
+    troubles = farm.troubles()
     for one in seen:
-        fault, row = one.fault, rows.get(one.request_id)
-        if one.outcome != KINDS[fault].expected:
-            replica = row.replica if row is not None else ""
-            met = farm.met(replica, one.started_at_s, one.ended_at_s)
-            if one.outcome == AWAY:
-                fault = f"{fault}, met a store that did not answer"
-            elif met is not None and may_end(fault, met, one.outcome):
-                fault = f"{fault}, {met}"
-            else:
-                report.unclassified.append(f"{one}, its row {row}")
+        row = rows.get(one.request_id)
+        why = "" if one.outcome == KINDS[one.fault].expected else _why(one, row, troubles)
+        if why is None:
+            report.unclassified.append(f"{one}, its row {row}")
+        fault = f"{one.fault}, {why}" if why else one.fault
         report.outcomes[fault, one.outcome] += 1
         away += one.outcome == AWAY
         if (wrong := wrong_row(one.outcome, row)) is not None:
             report.unclassified.append(f"{wrong}: {one}, its row {row}")
     if away > AWAY_RATIO_MAX * sum(report.outcomes.values()):
         report.unclassified.append(f"{away} calls met a store that did not answer")
+
+
+def _why(one: Seen, row: Row | None, troubles: list[Trouble]) -> str | None:
+    """What a call met beside its own fault that ends so; None: nothing that is known."""
+    if one.outcome == AWAY:
+        return "met a store that did not answer"
+    if row is None:
+        return None
+    for trouble in met(troubles, row.replica, one.started_at_s, one.ended_at_s):
+        if may_end(one.fault, trouble, one.outcome):
+            return trouble
+    return "not tried elsewhere" if may_end_spent(one.fault, one.outcome) else None
 
 
 def wrong_row(outcome: str, row: Row | None) -> str | None:

@@ -21,6 +21,8 @@ from tests.soak.kinds import KILLS, KINDS, LEAVES, PLAIN, TAG
 from tests.upstream import LAST, answer, event, framed, head, sse_head, stream_events, usage
 
 BURST_S = 1.5
+# What it puts on record.
+KILLED, SERVES, BUSY_FOR, LIMITED_FOR = "killed", "serves", "busy", "limited"
 PIECES = ("he", "llo", " the", "re", " you")
 PROMPT_TOKENS, OUTPUT_TOKENS = 12, len(PIECES)
 GAP_S = 0.004
@@ -55,12 +57,25 @@ MODELS = whole({"object": "list", "data": [{"id": "alpha-8b"}]})
 class Replica:
     """Serves until it is killed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, record: Path) -> None:
         self._directory = directory
+        self._record = record
         self._burst: tuple[float, bytes] = (0.0, b"")
 
-    def burst(self, refusal: bytes) -> None:
-        self._burst = (time.monotonic() + BURST_S, refusal)
+    def note(self, kind: str, seconds: float = 0.0) -> float:
+        """Put an instant of the machine's monotonic clock on record, and the one so much later."""
+        now_s = time.monotonic()
+        with self._record.open("a") as out:
+            out.write(f"{kind} {now_s!r} {now_s + seconds!r}\n")
+        return now_s + seconds
+
+    def burst(self, kind: str, refusal: bytes) -> None:
+        self._burst = (self.note(kind, BURST_S), refusal)
+
+    def die(self) -> None:
+        """At once, as by the kernel: nothing is ended well. Nobody has met it before this."""
+        self.note(KILLED)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -106,7 +121,7 @@ class Replica:
             writer.write(refusal)
             return True
         if shown == kinds.KILLS_FIRST:
-            os.kill(os.getpid(), signal.SIGKILL)
+            self.die()
         if shown == "reset":
             return _reset(writer)
         if shown == "stall":
@@ -116,20 +131,21 @@ class Replica:
             return False
         if shown.endswith("in_stream") or shown == KILLS:
             writer.write(BEGUN)
-            return await _spoil(shown, reader, writer)
+            return await self._spoil(shown, reader, writer)
         return await _serve_well(is_stream, writer, LEFT_GAP_S if fault == LEAVES else GAP_S)
 
-
-async def _spoil(fault: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    if fault == "stall_in_stream":
-        return await _hang(reader)
-    if fault == "error_in_stream":
-        writer.write(DIED + LAST)
-        return True
-    await asyncio.sleep(SEEN_S)
-    if fault == KILLS:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return _reset(writer) if fault == "reset_in_stream" else False
+    async def _spoil(
+        self, fault: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        if fault == "stall_in_stream":
+            return await _hang(reader)
+        if fault == "error_in_stream":
+            writer.write(DIED + LAST)
+            return True
+        await asyncio.sleep(SEEN_S)
+        if fault == KILLS:
+            self.die()
+        return _reset(writer) if fault == "reset_in_stream" else False
 
 
 async def _serve_well(is_stream: bool, writer: asyncio.StreamWriter, gap_s: float) -> bool:
@@ -161,16 +177,17 @@ def _reset(writer: asyncio.StreamWriter) -> bool:
     return False
 
 
-async def main(port: int, directory: Path) -> None:
-    replica = Replica(directory)
+async def main(port: int, directory: Path, record: Path) -> None:
+    replica = Replica(directory, record)
     loop = asyncio.get_running_loop()
     # Without a hint: the gateway leaves this replica alone for as long as it does by itself.
-    loop.add_signal_handler(signal.SIGUSR1, replica.burst, whole(BUSY, 503))
-    loop.add_signal_handler(signal.SIGUSR2, replica.burst, whole(RATE, 429))
+    loop.add_signal_handler(signal.SIGUSR1, replica.burst, BUSY_FOR, whole(BUSY, 503))
+    loop.add_signal_handler(signal.SIGUSR2, replica.burst, LIMITED_FOR, whole(RATE, 429))
     server = await asyncio.start_server(replica.serve, "127.0.0.1", port, backlog=512)
+    replica.note(SERVES)
     async with server:
         await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2])))
+    asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])))

@@ -42,6 +42,7 @@ class Command(BaseCommand):
     """Replays a trace; with `--demo` until stopped, as the demo's tenants."""
 
     help = "Send a trace through a gateway at its own arrival times."
+    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare what may be chosen."""

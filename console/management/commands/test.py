@@ -1,14 +1,15 @@
 """`manage.py test`: guards and the whole suite on real servers; the same command that CI runs.
 
-The suite runs in lanes, three at once, each on servers of its own: most faults and cases wait for
-real time limits, while the rest computes. The next lane begins when one has ended: first the pages
-in a browser, then the tests on real vLLM engines. What computes takes what faults and cases leave
-(`nice`): their limits mean nothing on a machine that is busy with others. A lane is this same
-command over its directories; what the others printed follows the output of the one that computes.
-vLLM is installed meanwhile; where no wheel of it can be had, its tests are skipped and a line says
-so at the end. Any other fault of the install is a failure.
+The suite runs in lanes, four at once, each on servers of its own: most faults and cases wait for
+real time limits, what starts gateways waits for them, and the rest computes. The next lane begins
+when one has ended: first the pages in a browser, then the tests on real vLLM engines. All but
+faults and cases take what those leave (`nice`): their limits mean nothing on a machine that is busy
+with others. A lane is this same command over its directories; what the others printed follows the
+output of the one that computes. vLLM is installed meanwhile; where no wheel of it can be had, its
+tests are skipped and a line says so at the end. Any other fault of the install is a failure.
 """
 
+import compileall
 import contextlib
 import os
 import select
@@ -28,7 +29,7 @@ from capacity.drivers.base import DriverError
 from capacity.drivers.vllm_install import WheelMissingError, install
 from console.errors import DomainError
 from console.supervisor import guards, tools
-from console.supervisor.bootstrap import ROOT
+from console.supervisor.bootstrap import PACKAGES, ROOT
 from console.supervisor.servers import private_servers
 
 # Tests below these need neither browser nor Prometheus nor nginx.
@@ -36,9 +37,10 @@ TESTS = ROOT / "tests"
 PLAIN = (TESTS / "unit", TESTS / "property")
 # Lanes in the order in which they begin; what no other names is in the one that computes.
 WAITING_LANES = ("faults", "cases")
+GATEWAY_LANE = ("integration/routing", "integration/tenants", "integration/telemetry")
 BROWSER_LANE = ("e2e", "contract")
 ENGINE_LANE = "vllm"
-AT_ONCE = 3  # the two that wait leave more than a core to the third
+AT_ONCE = 4  # the two that wait leave more than a core, which one that waits for gateways half uses
 # Why real engines cannot be had: tests below `ENGINE_LANE` are then skipped, else they would fail.
 NO_VLLM = "HEADRACE_NO_VLLM"
 LOW = ("nice", "-n", "10")
@@ -82,6 +84,10 @@ class Command(BaseCommand):
     def _lanes(self, words: list[str], environment: Mapping[str, str]) -> int:
         """Each lane a process of its own; the exit code of the first failure."""
         signal.signal(signal.SIGTERM, _end)
+        # Where the shell says that no bytecode is written, each of the hundreds of processes that
+        # tests start would compile the product again.
+        for package in PACKAGES:
+            compileall.compile_dir(ROOT / package, quiet=2)
         environment = {**environment, "PYTHONUNBUFFERED": "1"}  # a lane that hangs has said all
         deadline_s = time.monotonic() + LANES_LIMIT_S
         lanes: list[subprocess.Popen[bytes]] = []
@@ -95,16 +101,17 @@ class Command(BaseCommand):
 
         with contextlib.ExitStack() as opened:
             waiting = [opened.enter_context(tempfile.TemporaryFile()) for _ in WAITING_LANES]
-            later = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(2)]
+            later = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
             installing = lane(["engine", "install"], environment, subprocess.DEVNULL, LOW)
             try:
                 for name, log in zip(WAITING_LANES, waiting, strict=True):
                     begin((name,), log)
-                begin(rest(), None, "--guards")
-                begin(BROWSER_LANE, later[0])
+                begin(rest(), None, "--guards", *left_out(GATEWAY_LANE))
+                begin(GATEWAY_LANE, later[0])
+                begin(BROWSER_LANE, later[1])
                 wait_for_room(lanes)
                 missing = self._engine().get(NO_VLLM, "")
-                begin((ENGINE_LANE,), later[1])
+                begin((ENGINE_LANE,), later[2])
                 codes = [self._outcome(one, deadline_s) for one in lanes]
             finally:
                 running = [one for one in (installing, *lanes) if one.poll() is None]
@@ -213,7 +220,7 @@ def lane(
 
 
 def rest() -> list[str]:
-    """Every directory of tests that the other lanes leave."""
+    """Every directory of tests that the other lanes do not take whole."""
     names = {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")}
     return sorted(names - {*WAITING_LANES, *BROWSER_LANE, ENGINE_LANE})
 
@@ -226,6 +233,11 @@ def not_run(why: str) -> str:
 def paths_of(names: Iterable[str]) -> list[str]:
     """The directories' paths below the root."""
     return [f"tests/{name}" for name in names]
+
+
+def left_out(names: Iterable[str]) -> list[str]:
+    """pytest's words for directories that another lane takes."""
+    return [f"--ignore={path}" for path in paths_of(names)]
 
 
 def chosen_paths(passed: list[str]) -> list[Path]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from routing.policies.rules.document import Document, FallbackRule, ModelRule
-from routing.policies.rules.schema import Finding, Level
+from routing.policies.rules.findings import Finding, Level
 
 _KEYS = ("place", "when", "evaluation", "headroom_ratio")
 Evaluated = tuple[str, str, str]  # (evaluation, model asked for, model that stands in)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from routing.contracts.hooks import HookPoint
 from routing.policies.rules.document import HookRule
-from routing.policies.rules.schema import Finding, Level
+from routing.policies.rules.findings import Finding, Level
 
 ORDER = "hooks.order"
 _WHEN = {

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from routing.policies.rules.schema import Finding, Level
+from routing.policies.rules.findings import Finding, Level
 from routing.policies.rules.validate import Checked
 
 FORM = "Known keys, right types, values in range"

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from routing.contracts.snapshot import DEFAULT_KIND
 from routing.policies.rules.document import Document, ModelRule, WorkflowRule, from_plain
 from routing.policies.rules.fallbacks import FallbackFacts, fallback_findings
+from routing.policies.rules.findings import Finding, Level
 from routing.policies.rules.hooks import hook_findings
-from routing.policies.rules.schema import SCHEMA, Finding, Level, Reader
+from routing.policies.rules.reader import Reader
+from routing.policies.rules.schema import SCHEMA
 
 MOST_RESERVED = 0.9
 _ROUNDING = 1e-9  # of sums of decimal ratios

@@ -15,7 +15,7 @@ from routing.policies.rules.compile import (
 )
 from routing.policies.rules.document import Document
 from routing.policies.rules.fallbacks import FallbackFacts, PoolFacts
-from routing.policies.rules.schema import Finding
+from routing.policies.rules.findings import Finding
 from routing.policies.rules.validate import Checked, Surroundings, check
 from routing.policies.rules.words import Sentence
 from routing.policies.selectors import PolicyVersionView

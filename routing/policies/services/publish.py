@@ -14,7 +14,7 @@ from console.errors import Conflict, NotFound
 from console.jobs.services import enqueue
 from routing.models import Policy, PolicyPlan, PolicyVersion
 from routing.policies.rules.document import Document, digest_of, to_plain
-from routing.policies.rules.schema import Finding
+from routing.policies.rules.findings import Finding
 from routing.policies.selectors import PolicyVersionView, version_view
 from routing.policies.services.checks import StaleBase, accepted, accepted_of, check_document
 from routing.policies.text import Comparison, compare

@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
+from capacity.fleet.services import create_domain, create_pool
 from capacity.forecasts import fitted
 from capacity.forecasts import tasks as forecast_tasks
 from capacity.forecasts.imports import forget_source
@@ -174,7 +175,7 @@ def test_the_plan_of_a_pool_follows_from_the_forecast(world):
 
 
 def test_a_pool_without_profile_or_demand_says_why(world):
-    factories.create_pool(
+    create_pool(
         name="p-static", model="llama-8b", driver="static", region="eu", domain="eu-a",
         spec={"addresses": ["127.0.0.1:1"]}, actor=factories.ACTOR,
     )  # fmt: skip
@@ -215,7 +216,7 @@ def test_traffic_of_less_than_a_whole_minute_is_no_measure(world):
 
 
 def test_pools_of_two_revisions_share_their_models_demand_and_domains(world):
-    factories.create_domain(region="eu", slug="eu-b", actor=factories.ACTOR)
+    create_domain(region="eu", slug="eu-b", actor=factories.ACTOR)
     factories.make_pools(world, {"p-b": 3})
     Pool.objects.filter(name="p-b").update(
         domain=FailureDomain.objects.get(slug="eu-b"), spec={"profile": "demo", "time_scale": 2.0}

@@ -5,7 +5,9 @@ import re
 import pytest
 from django.test import Client
 
+from console.accounts.services import issue_token
 from console.models import ApiToken, AuditEvent, User
+from tenants.directory.services import add_member
 from tests import factories
 from tests.factories import PASSWORD
 
@@ -253,10 +255,10 @@ def test_members_of_another_tenant_are_not_found(world):
 
 def test_hostile_names_are_text_on_people_profile_and_member_pages(world):
     odd = User.objects.create(username=HOSTILE, email=f"{HOSTILE}@x.example", role="none")
-    factories.add_member(
+    add_member(
         tenant_id=world.tenants["acme"], user_id=odd.pk, role="tenant_viewer", actor=factories.ACTOR
     )
-    token = factories.issue_token(user_id=odd.pk, name=HOSTILE[:60], actor=factories.ACTOR)
+    token = issue_token(user_id=odd.pk, name=HOSTILE[:60], actor=factories.ACTOR)
     world.people["odd"] = odd
     for name, paths in (
         ("ada", ("/people/", "", "suspend/", "restore/", "sign-out/", "password/")),

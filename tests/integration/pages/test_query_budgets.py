@@ -5,6 +5,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from tenants.keys.services import issue_key
 from tests import factories
 from tests.pages import LISTS, OTHERS, client_of, path_of
 from tests.playbooking import make_runs
@@ -49,7 +50,7 @@ def test_queries_stay_inside_the_budget_and_do_not_grow_with_rows(world, store):
         factories.make_hook(f"hook-{number}")
     extra = factories.World(keys=world.keys)
     for _ in range(50):
-        factories.issue_key(tenant_id=world.tenants["acme"], name="more", actor=factories.ACTOR)
+        issue_key(tenant_id=world.tenants["acme"], name="more", actor=factories.ACTOR)
     factories.make_pools(extra, {f"q-{number:02d}": 2 for number in range(50)})
     world.pools += extra.pools[:1]
     for pool in extra.pools:

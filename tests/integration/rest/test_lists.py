@@ -6,6 +6,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from tenants.keys.services import issue_key
 from tests import factories
 from tests.endpoints import LISTS, Caller
 from tests.factories import ACTOR
@@ -48,7 +49,7 @@ def test_paging_shows_each_row_once_also_while_rows_arrive(world):
 def test_every_list_pages_to_its_end(world, path, key):
     for number in range(20):
         factories.make_tenant(world, f"team-{number:02d}")
-        factories.issue_key(tenant_id=world.tenants["acme"], name="more", actor=ACTOR)
+        issue_key(tenant_id=world.tenants["acme"], name="more", actor=ACTOR)
     found = pages(Caller(world, "ada"), path, key)
     assert len(found) == len(set(found))
     assert len(found) > 20 or path.startswith("prices")
@@ -76,7 +77,7 @@ def test_queries_do_not_grow_with_rows(world, store):
     factories.make_usage(world, "acme", 60)
     for number in range(50):
         factories.make_tenant(world, f"team-{number:02d}")
-        factories.issue_key(tenant_id=world.tenants["acme"], name="more", actor=ACTOR)
+        issue_key(tenant_id=world.tenants["acme"], name="more", actor=ACTOR)
     factories.make_pools(world, {f"q-{number:02d}": 2 for number in range(50)})
     many = {path: count(path) for path in LISTS}
     assert many == few

@@ -8,6 +8,7 @@ import redis
 
 from routing.store.pooled import sync_client
 from tests.clustering import Cluster, running_cluster
+from tests.hooking import Gate, opened_gate
 
 ONE_SERVER, CLUSTER = "one server", "three masters"
 ON_BOTH = {"test_reservations", "test_accounting", "test_exact_limits"}
@@ -44,3 +45,10 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     client.flushall()
     yield client
     client.close()
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
+    """A gateway whose hooks a module's tests plan; it empties the store once."""
+    with opened_gate(tmp_path_factory.mktemp("hooks")) as found:
+        yield found

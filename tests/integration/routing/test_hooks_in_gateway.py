@@ -1,51 +1,20 @@
 """Hooks before real requests, whole answers and streams, at a real gateway: what they see."""
 
-import dataclasses
-import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
-import httpx
 import msgspec
 import openai
 import pytest
-import redis
 
-from routing.contracts.enums import Dimension, LimitScope, WindowKind
-from routing.contracts.hooks import HookEntry, HookUse
-from routing.contracts.process import GatewayStatus
-from routing.contracts.snapshot import Limit, Snapshot
-from routing.contracts.usage import ShapeRow, UsageEvent
 from tests.gatewaying import ACME, body_of, connect, error_of, payloads, raw_request, text_of
-from tests.hooking import (
-    if_text,
-    install,
-    python,
-    said,
-    signed,
-    use,
-    webhook,
-)
-from tests.stack import (
-    ACME_KEY,
-    GatewayProcess,
-    held,
-    make_snapshot,
-    policy,
-    publish,
-    shape_rows,
-    start_gateway,
-    usage_events,
-    wait_until,
-)
+from tests.hooking import LONG, Gate, if_text, said, signed, use, webhook
+from tests.stack import ACME_KEY, publish, shape_rows, usage_events, wait_until
 from tests.upstream import (
     Close,
     Hang,
     Send,
-    UpstreamThread,
     Wait,
     answer,
     delta,
@@ -57,87 +26,6 @@ from tests.upstream import (
     stream_script,
     usage,
 )
-
-WIDE = (Limit(LimitScope.TENANT, Dimension.REQUESTS, WindowKind.DAY, 100_000),)
-LONG = 15.0  # a busy machine's time for what takes milliseconds
-
-
-@dataclasses.dataclass
-class Gate:
-    """A gateway before an engine, and a guard that its hooks ask."""
-
-    gateway: GatewayProcess
-    engine: UpstreamThread
-    guard: UpstreamThread
-    store: "redis.Redis[bytes]"
-    snapshot: Snapshot
-
-    def ask(self, *uses: HookUse, **entries: HookEntry) -> None:
-        """Publish a policy with these hooks, and wait until it is in force."""
-        hooks = {use.hook: webhook(use.hook, self.guard.address) for use in uses}
-        hooks |= {entry.name: entry for entry in entries.values()}
-        self.snapshot = msgspec.structs.replace(
-            self.snapshot,
-            number=self.snapshot.number + 1,
-            policy=policy(hooks=uses),
-            hooks=hooks,
-        )
-        publish(self.store, self.snapshot)
-        number = self.snapshot.number
-        wait_until(lambda: self.status().snapshot_number == number, LONG, "the new policy")
-        self.engine.requests.clear()
-        self.guard.requests.clear()
-        self.guard.choose = None
-
-    def status(self) -> GatewayStatus:
-        """What it says of itself now."""
-        found = httpx.get(f"{self.gateway.admin_url}/status", trust_env=False).content
-        return msgspec.json.decode(found, type=GatewayStatus)
-
-    def post(self, path: str = "/v1/chat/completions", **body: Any) -> httpx.Response:
-        """A call of acme's."""
-        headers = {"authorization": f"Bearer {ACME_KEY}"}
-        url = f"{self.gateway.url}{path}"
-        return httpx.post(url, json=body_of(**body), headers=headers, trust_env=False, timeout=30)
-
-    def row(self, response: httpx.Response) -> UsageEvent:
-        """The call's ledger row, once it is settled."""
-        name = response.headers["x-request-id"]
-
-        def found() -> list[UsageEvent]:
-            events = [event for _, event in usage_events(self.store, ACME)]
-            return [event for event in events if event.request_id == name]
-
-        wait_until(lambda: bool(found()) and held(self.store, ACME) == 0, LONG, "its row")
-        (row,) = found()
-        return row
-
-    def shape(self, response: httpx.Response) -> ShapeRow:
-        """The call's shape row."""
-        name = response.headers["x-request-id"]
-        wait_until(lambda: any(one.request_id == name for one in shape_rows(self.store)), LONG, "")
-        return next(one for one in shape_rows(self.store) if one.request_id == name)
-
-    def metric(self, line: str) -> float:
-        """Value of one line of the metrics page, 0 when it is not there."""
-        page = httpx.get(f"{self.gateway.admin_url}/metrics", trust_env=False).text
-        return next(
-            (float(x.rsplit(" ", 1)[1]) for x in page.splitlines() if x.startswith(line)), 0
-        )
-
-
-@pytest.fixture(scope="module")
-def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
-    folder: Path = tmp_path_factory.mktemp("hooks")
-    url = os.environ["REDIS_URL"]
-    env = {"HEADRACE_PRIVATE_HOOKS": "127.0.0.1", "PYTHONPATH": install(folder)}
-    with redis.Redis.from_url(url) as store, UpstreamThread() as engine, UpstreamThread() as guard:
-        store.flushall()
-        snapshot = make_snapshot([engine.address], limits=WIDE)
-        with start_gateway(snapshot, url, folder / "state", **env) as gateway:
-            yield Gate(gateway, engine, guard, store, snapshot)
-            gateway.process.kill()
-            gateway.process.wait(10)
 
 
 def test_a_hook_is_asked_with_a_signed_body_and_its_verdict_is_on_record(gate: Gate) -> None:
@@ -433,67 +321,3 @@ def test_a_caller_that_leaves_a_watched_stream_stops_the_engine(gate: Gate) -> N
     wait_until(lambda: engine.closed_at is not None, LONG, "the engine's slot is free")
     wait_until(lambda: gate.status().in_flight == 0, LONG, "nothing in flight")
     assert usage_events(gate.store, ACME)[-1][1].status == "cancelled"
-
-
-# -- Python hooks
-
-
-def test_python_hooks_of_an_installed_package_pass_and_refuse(gate: Gate) -> None:
-    gate.ask(
-        use("words"), use("whose"), words=python("words", "refuse_word"), b=python("whose", "wait")
-    )
-    gate.engine.plan(json_script(answer("hey")))
-    passed = gate.post()
-    assert passed.status_code == 200, passed.text
-    assert sorted(gate.row(passed).hops_us) == ["hook.whose.before.pass", "hook.words.before.pass"]
-    refused = gate.post(messages=[{"role": "user", "content": "a forbidden word"}])
-    assert error_of(refused.json()) == "hook_refused"
-    assert "no such words" in refused.text
-
-
-@pytest.mark.parametrize(
-    ("entry_point", "error"),
-    [
-        ("fail", "raised ValueError"),
-        ("unsure", "returned bool, not None or a reason"),
-        ("broken", "cannot be loaded: ModuleNotFoundError"),
-        ("absent", "no installed package has the entry point absent"),
-        ("not_a_function", "is no function"),
-    ],
-)
-def test_a_python_hook_that_fails_says_nothing_of_the_prompt(
-    gate: Gate, entry_point: str, error: str
-) -> None:
-    name = entry_point.replace("_", "-")
-    gate.ask(use(name), one=python(name, entry_point))
-    refused = gate.post(messages=[{"role": "user", "content": "my private words"}])
-    assert error_of(refused.json()) == "hook_failed"
-    assert "private" not in refused.text
-    assert gate.status().hooks[name].error == error
-    assert "private" not in gate.gateway.log.read_text()
-
-
-def test_a_hung_python_hook_is_bounded_in_threads(gate: Gate) -> None:
-    tasks = Path(f"/proc/{gate.gateway.process.pid}/task")
-    before = len(list(tasks.iterdir()))
-    gate.engine.plan(json_script(answer("hey")))
-    for name in ("hung-a", "hung-b", "hung-c"):  # each its own breaker: all are asked five times
-        gate.ask(use(name, ms=50, fails_open=True), one=python(name, "hang"))
-        assert {gate.post().status_code for _ in range(6)} == {200}
-        assert gate.status().hooks[name].breaker == "open"
-    assert len(list(tasks.iterdir())) <= before + 3 * 8
-
-
-def test_a_gateway_with_hung_hooks_still_stops_in_order(tmp_path: Path, store: Any) -> None:
-    env = {"PYTHONPATH": install(tmp_path)}
-    hooks = {"hung": python("hung", "hang")}
-    with UpstreamThread() as engine:
-        found = policy(hooks=(use("hung", ms=50, fails_open=True),))
-        snapshot = make_snapshot([engine.address], policy=found, hooks=hooks)
-        url = os.environ["REDIS_URL"]
-        with start_gateway(snapshot, url, tmp_path / "state", **env) as gateway:
-            assert gateway.chat().status_code == 200
-            page = httpx.get(f"{gateway.admin_url}/status", trust_env=False).json()
-            assert page["hooks"]["hung"]["error"] == "no answer within 50 ms"  # it hangs, in truth
-            gateway.process.terminate()
-            assert gateway.process.wait(LONG) == 0

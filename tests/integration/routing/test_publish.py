@@ -7,7 +7,7 @@ import pytest
 from django.db import DatabaseError, connection
 from redis.exceptions import RedisError
 
-from capacity.fleet.services import set_capacity_limit
+from capacity.fleet.services import create_model, set_capacity_limit
 from console.errors import Conflict, NotFound
 from console.models import AuditEvent, Job
 from routing.contracts.snapshot import Snapshot, decode_snapshot
@@ -17,6 +17,7 @@ from routing.policies.services import PolicyRefused, publish, push_snapshot, rol
 from routing.store import keys
 from tenants.directory.services import suspend_tenant
 from tenants.keys.services import revoke_key, rotate_key
+from tenants.prices.services import add_price
 from tenants.quotas.services import set_limit
 from tests import factories
 from tests.factories import ACTOR, World
@@ -119,7 +120,7 @@ def test_rolling_back_is_a_new_version_with_the_old_content(world):
 
 def test_a_model_without_a_price_is_refused_by_name(world):
     """R15: never served at 0 by accident."""
-    factories.create_model(name="beta-7b", context_tokens=8192, actor=ACTOR)
+    create_model(name="beta-7b", context_tokens=8192, actor=ACTOR)
     factories.make_pools(world, {"p-beta": 1}, "beta-7b")
     asked = document()
     asked["models"]["beta-7b"] = {"targets": [{"pool": "p-beta"}]}
@@ -127,7 +128,7 @@ def test_a_model_without_a_price_is_refused_by_name(world):
         publish(policy="main", document=asked, base=1, note="", actor=ACTOR)
     assert [(f.path, f.rule) for f in refused.value.findings] == [("models.beta-7b", "price")]
     free = {"input_nanousd": 0, "cached_nanousd": 0, "output_nanousd": 0}
-    factories.add_price(model="beta-7b", **free, actor=ACTOR)
+    add_price(model="beta-7b", **free, actor=ACTOR)
     assert publish(policy="main", document=asked, base=1, note="", actor=ACTOR).number == 2
 
 

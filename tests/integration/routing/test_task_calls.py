@@ -1,6 +1,7 @@
 """Agents' calls at real gateways: caps by kind, what a stopped one is told, what costs nothing."""
 
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -11,8 +12,9 @@ import httpx
 import openai
 import pytest
 
-from routing.contracts.snapshot import Price, TaskCaps
-from tests.gatewaying import ACME, body_of, rows, serving
+from routing.contracts.enums import RequestStatus
+from routing.contracts.snapshot import FailurePolicy, Price, TaskCaps
+from tests.gatewaying import ACME, body_of, payloads, row, rows, serving
 from tests.stack import (
     ACME_KEY,
     GLOBEX_KEY,
@@ -24,7 +26,16 @@ from tests.stack import (
     usage_events,
     wait_until,
 )
-from tests.upstream import UpstreamThread, json_script
+from tests.upstream import (
+    Hang,
+    Send,
+    UpstreamThread,
+    delta,
+    event,
+    framed,
+    json_script,
+    sse_head,
+)
 
 Store = "redis.Redis[bytes]"
 UNIT = 2_000_000  # 0.002 USD
@@ -192,6 +203,65 @@ def test_the_official_client_raises_and_does_not_try_again(two: list[GatewayProc
     body: Any = raised.value.body
     assert [step["number"] for step in body["task"]["chain"]] == [1, 2, 3]
     assert json.dumps(messages)[:20] not in raised.value.message
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole answer"])
+def test_a_running_call_ends_with_its_tasks_time(store: Store, tmp_path: Path, is_stream: bool):
+    """Well before any deadline of its class: typed, charged, and the engine's work is stopped."""
+    kinds = {"brief": TaskCaps(max_wall_s=2)}
+    script = [sse_head(), *[Send(framed(event(delta("on")))) for _ in range(3)], Hang()]
+    with (
+        UpstreamThread(script if is_stream else [Hang()]) as upstream,
+        serving(tmp_path, upstream, policy=policy(workflows=kinds)) as gateway,
+    ):
+        began = time.monotonic()
+        got = post(gateway, "t-cut", "brief", max_tokens=100, stream=is_stream)
+        took_s = time.monotonic() - began
+        if is_stream:
+            assert got.status_code == 200
+            error = payloads(got.content)[-1]["error"]
+            assert b"[DONE]" not in got.content
+            assert "ended after 3 output tokens" in error["message"]
+        else:
+            assert got.status_code == 429
+            assert got.headers["x-should-retry"] == "false"
+            assert got.headers["x-headrace-limit"] == "task_wall"
+            assert got.headers["x-headrace-scope"] == "task"
+            error = error_of(got)
+        assert error["code"] == "task_time_exceeded"
+        assert (error["task"]["task_id"], error["task"]["used"]) == ("t-cut", "2 of 2 s")
+        assert 1.9 < took_s < 6, "class limits are 30 s and more"
+        wait_until(lambda: upstream.completions[0].closed_at, 2, "the engine's work is stopped")
+        found = row(store)
+        status = RequestStatus.INCOMPLETE if is_stream else RequestStatus.FAILED
+        assert (found.status, found.error_code) == (status, "task_time_exceeded")
+        assert found.output_tokens == (3 if is_stream else 0)
+        assert 0 < found.spend_nanousd <= found.held_nanousd
+        assert not found.has_failed, "no fault of ours"
+        (shape,) = wait_until(lambda: shape_rows(store), 5)
+        assert (shape.refused_limit, shape.refused_scope) == ("task_wall", "task")
+        again = post(gateway, "t-cut", "brief")
+        assert error_of(again)["code"] == "task_time_exceeded"
+        assert len(upstream.completions) == 1
+
+
+def test_no_try_is_waited_for_past_the_tasks_time(store: Store, tmp_path: Path):
+    """Up to 25 s between tries, and 2 s of the task left: refused at once, and nothing charged."""
+    kinds = {"brief": TaskCaps(max_wall_s=2)}
+    slow = FailurePolicy(backoff_base_s=25.0, backoff_max_s=25.0)
+    busy = json_script({"error": {"message": "currently busy"}}, 503)
+    with (
+        UpstreamThread(busy) as one,
+        UpstreamThread(busy) as other,
+        serving(tmp_path, one, other, policy=policy(workflows=kinds, failures=slow)) as gateway,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        began = time.monotonic()
+        answers = list(pool.map(lambda n: post(gateway, f"t-{n}", "brief"), range(4)))
+        assert time.monotonic() - began < 6
+        assert {error_of(got)["code"] for got in answers} == {"no_capacity"}
+        wait_until(lambda: held(store, ACME) == 0, 5, "nothing held")
+        assert {e.spend_nanousd for _, e in usage_events(store, ACME)} == {0}
 
 
 def test_calls_without_a_task_are_never_capped(two: list[GatewayProcess], store: Store):

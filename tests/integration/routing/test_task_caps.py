@@ -11,7 +11,7 @@ import pytest
 from routing.contracts.enums import Dimension, LimitScope, StoreMode, TaskScope
 from routing.contracts.snapshot import TaskCaps
 from routing.decision.types import Amounts, Hold, Reason, Refusal
-from routing.decision.workflow import STEPS_SHOWN, TaskAsk
+from routing.decision.workflow import MAX_PARENTS, STEPS_SHOWN, TaskAsk
 from routing.store import keys
 from routing.store.workflow import TASKS_MAX
 from tests.accounting import (
@@ -199,6 +199,58 @@ async def test_a_child_spends_its_parents_money_too(store: Store, tmp_path: Path
         assert "Task mother, which started task c-" in refusals[0].message
         assert counter_of(store, "mother")["usd_h"] == 3 * COST
         assert counter_of(store, "mother")["req_h"] == 1  # a child's calls are not its steps
+
+
+async def test_no_depth_of_children_hides_spend_from_those_above(store: Store, tmp_path: Path):
+    """Each call spends the money of all above it, learnt from the store in one more round trip."""
+    open_bucket(store, ACME.bucket)
+    names = [f"t-{depth}" for depth in range(MAX_PARENTS + 2)]
+    async with gateway(redis_url(), tmp_path) as g0, gateway(redis_url(), tmp_path, "g1") as g1:
+        for depth, name in enumerate(names):
+            at, cap = (g0, g1)[depth % 2], (MAX_PARENTS + 1) * COST if name == "t-0" else None
+            parent = names[depth - 1] if depth else ""
+            hold = await admitted(at, step(name, parent=parent, max_spend_nanousd=cap))
+            assert hold.task_end is not None
+            assert hold.task_end.parents == tuple(reversed(names[:depth]))[:MAX_PARENTS]
+        assert counter_of(store, "t-0")["usd_h"] == (MAX_PARENTS + 1) * COST
+        assert counter_of(store, "t-1")["usd_h"] == (MAX_PARENTS + 1) * COST  # one is too deep
+        refusal = await refused(g0, step(names[-2], parent=names[-3]))
+        assert (refusal.reason, refusal.scope) == (Reason.TASK_SPEND, TaskScope.PARENT)
+        assert f"Task t-0, above task {names[-2]}, has" in refusal.message
+        assert "Started by t-7 < t-6 < " in refusal.message
+
+
+async def test_tasks_that_name_each_other_as_parents_are_counted_once(store: Store, tmp_path: Path):
+    open_bucket(store, ACME.bucket)
+    async with gateway(redis_url(), tmp_path) as g0:
+        await admitted(g0, step("a", parent="b", max_spend_nanousd=2 * COST))
+        await admitted(g0, step("b", parent="a", max_spend_nanousd=2 * COST))
+        assert counter_of(store, "a")["usd_h"] == counter_of(store, "b")["usd_h"] == 2 * COST
+        refusal = await refused(g0, step("a", parent="b", max_spend_nanousd=2 * COST))
+        assert refusal.story is not None
+        assert refusal.story.chain.parents == ("b",)
+
+
+async def test_a_parents_time_stops_those_below_and_ends_their_running_calls(
+    store: Store, tmp_path: Path
+):
+    open_bucket(store, ACME.bucket)
+    async with gateway(redis_url(), tmp_path) as g0, gateway(redis_url(), tmp_path, "g1") as g1:
+        grand = await admitted(g0, step("grand", max_wall_s=60))
+        await admitted(g0, step("mother", parent="grand", max_wall_s=6_000))
+        child = step("child", parent="mother", max_wall_s=6_000)
+        for at in (g0, g1):
+            end = (await admitted(at, child)).task_end
+            assert end is not None
+            assert (end.scope, end.task, end.wall_s) == (TaskScope.PARENT, "grand", 60)
+            assert end.at_ms == grand.task_end.at_ms  # type: ignore[union-attr]
+        age(store, 60_000, "grand")
+        refusal = await refused(g1, child)
+        assert (refusal.reason, refusal.scope) == (Reason.TASK_WALL, TaskScope.PARENT)
+        assert "Task grand, above task child, made its first call 60 s ago" in refusal.message
+        assert "Started by mother < grand." in refusal.message
+        refusal = await refused(g1, step("mother", max_wall_s=6_000))  # said once is said
+        assert "Task grand, above task mother, made its first call" in refusal.message
 
 
 async def test_a_parent_that_never_called_has_its_childs_cap(store: Store, tmp_path: Path):

@@ -15,6 +15,7 @@ from routing.contracts.snapshot import KeyEntry, Limit, TenantEntry
 from routing.decision.limits import groups_for
 from routing.store import keys
 from tenants.directory.selectors import tenants_for_snapshot
+from tenants.directory.services import create_tenant
 from tenants.ledger.services import seed_windows
 from tenants.ledger.writer import rebuild as rebuilding
 from tenants.models import WindowUsage
@@ -47,9 +48,7 @@ SPEND_MONTH = {"scope": "tenant", "dimension": "usd", "window": "mo"}
 @pytest.fixture
 def world(store: redis.Redis) -> World:
     made = World()
-    made.tenants["acme"] = factories.create_tenant(
-        slug="acme", name="Acme", timezone=ZONE, actor=ACTOR
-    )
+    made.tenants["acme"] = create_tenant(slug="acme", name="Acme", timezone=ZONE, actor=ACTOR)
     factories.make_people(made)
     selectors._store.cache_clear()
     return made

@@ -13,6 +13,8 @@ from routing.contracts.snapshot import bucket_of
 from routing.decision.limits import window_edges
 from routing.store import keys as store_keys
 from tenants.directory.selectors import tenants_for_snapshot
+from tenants.directory.services import create_tenant
+from tenants.keys.services import issue_key
 from tenants.models import PriceRow
 from tenants.prices.selectors import price_in_force, prices_for_snapshot
 from tenants.prices.services import add_price
@@ -30,10 +32,10 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def world(store) -> World:
     made = World()
-    made.tenants["acme"] = factories.create_tenant(
+    made.tenants["acme"] = create_tenant(
         slug="acme", name="Acme", timezone="Europe/Berlin", actor=ACTOR
     )
-    made.keys["acme"] = factories.issue_key(tenant_id=made.tenants["acme"], name="bot", actor=ACTOR)
+    made.keys["acme"] = issue_key(tenant_id=made.tenants["acme"], name="bot", actor=ACTOR)
     factories.make_fleet(made, {"p-a": 1})
     return made
 

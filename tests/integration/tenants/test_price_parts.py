@@ -10,6 +10,7 @@ import redis
 from django.test import Client
 from django.utils import timezone
 
+from capacity.fleet.services import create_model
 from console.accounts.services import issue_token
 from console.errors import InvalidInput
 from routing.contracts.snapshot import Price
@@ -30,7 +31,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
 def world() -> World:
     made = World(tenants={"acme": make_party().tenant_id})
     factories.make_people(made)
-    factories.create_model(name="llama-8b", context_tokens=16_384, bytes_per_token=3.0, actor=ACTOR)
+    create_model(name="llama-8b", context_tokens=16_384, bytes_per_token=3.0, actor=ACTOR)
     return made
 
 

@@ -11,7 +11,7 @@ import pytest
 from capacity.drivers.vllm_install import InstallError, WheelMissingError, require_platform
 from console.errors import DomainError
 from console.management.commands import test as command
-from console.management.commands.test import NO_VLLM, Command, not_run, rest
+from console.management.commands.test import NO_VLLM, Command, left_out, not_run, rest
 
 WHY = "no wheel of torch was found: give a folder that holds it"
 
@@ -64,6 +64,8 @@ def test_a_machine_without_wheels_is_not_a_fault_of_the_install() -> None:
 def test_each_directory_of_tests_is_in_one_lane() -> None:
     names = {path.parts[-2] for path in Path(command.TESTS).glob("*/test_*.py")}
     assert "vllm" in names
+    assert all(any((command.TESTS / name).glob("test_*.py")) for name in command.GATEWAY_LANE)
+    assert left_out(("integration/routing",)) == ["--ignore=tests/integration/routing"]
     others = [*command.WAITING_LANES, *command.BROWSER_LANE, command.ENGINE_LANE]
     assert len(set(others)) == len(others)
     assert {*rest(), *others} >= names
@@ -100,11 +102,12 @@ def test_the_next_lane_begins_when_one_has_ended(monkeypatch: pytest.MonkeyPatch
         long.communicate()
 
 
-def test_three_lanes_run_at_once_and_the_faults_of_one_are_the_commands(
+def test_four_lanes_run_at_once_and_the_faults_of_one_are_the_commands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun: list[subprocess.Popen[bytes]] = []
     said_by: list[tuple[str, bool]] = []
+    ignored: list[str] = []
     most = 0
 
     def lane(words, environment, output=None, priority=()):
@@ -114,6 +117,7 @@ def test_three_lanes_run_at_once_and_the_faults_of_one_are_the_commands(
         begun.append(subprocess.Popen([sys.executable, "-c", code], stdout=output))
         if words[0] == "test":
             said_by.append((name.removeprefix("tests/"), bool(priority)))
+            ignored.extend(word for word in words if word.startswith("--ignore="))
             most = max(most, sum(one.poll() is None for one in begun))
         return begun[-1]
 
@@ -126,9 +130,11 @@ def test_three_lanes_run_at_once_and_the_faults_of_one_are_the_commands(
         ("faults", False),
         ("cases", False),
         (last_of_rest, True),
+        (command.GATEWAY_LANE[-1], True),
         (command.BROWSER_LANE[-1], True),
         ("vllm", True),
     ]
+    assert ignored == left_out(command.GATEWAY_LANE)  # by the rest alone
     assert 1 <= most <= command.AT_ONCE + 1  # and the install beside them
     lines = said(made).splitlines()
     assert lines[-2:] == [not_run(WHY), "=== tests/cases ended ==="]

@@ -5,11 +5,16 @@ from hypothesis import strategies as st
 from routing.decision.retry import (
     FULL_PAUSE_S,
     LEAVING_PAUSE_S,
+    RETRY_BUDGET,
+    SPENT_PAUSE_S,
+    UNREACHED_PAUSE_S,
     Kind,
     RetryBudgets,
     backoff_s,
+    budget_spent,
     judge,
     judge_event,
+    judge_unreached,
     may_resend,
 )
 from routing.decision.types import Reason
@@ -49,6 +54,23 @@ def test_an_engine_that_drains_is_left_alone_and_one_that_is_full_only_for_a_mom
         assert full.refusal.retry_after_s == 1.0
     assert judge(503, "other", None, is_draining=False).counts
     assert judge(503, "currently busy", 7.0, is_draining=False).pause_s == 7.0
+
+
+def test_where_nothing_listens_nothing_was_taken_on_and_it_is_left_alone_for_a_moment() -> None:
+    verdict = judge_unreached()
+    assert (verdict.kind, verdict.refusal.reason) == (Kind.REFUSED, Reason.UPSTREAM_ERROR)
+    assert (verdict.pause_s, verdict.counts) == (UNREACHED_PAUSE_S, True)
+
+
+@pytest.mark.parametrize(("status", "hint_s"), [(500, None), (503, None), (429, 7.0)])
+def test_a_spent_budget_keeps_the_failures_code_and_says_when_to_come_back(
+    status: int, hint_s: float | None
+) -> None:
+    refusal = judge(status, "", hint_s, is_draining=False).refusal
+    told = budget_spent(refusal)
+    assert (told.reason, told.limit) == (refusal.reason, RETRY_BUDGET)
+    assert told.retry_after_s == (hint_s or SPENT_PAUSE_S)
+    assert told.message.startswith(refusal.message)
 
 
 def test_an_error_as_first_event_is_a_refusal_unless_the_caller_is_at_fault() -> None:

@@ -1,3 +1,6 @@
+import gc
+from typing import Any
+
 import pytest
 
 from routing.gateway.http1 import (
@@ -110,3 +113,17 @@ def test_an_offer_of_another_protocol_is_not_taken_up(size: int) -> None:
     for at in range(0, len(both), size):
         reader.feed(both[at : at + size])
     assert [request.body for request in reader.ready] == [b"hello", b"hello"]
+
+
+@pytest.mark.parametrize("make", [lambda: RequestReader(100), ResponseReader])
+def test_a_closed_reader_leaves_nothing_that_only_the_collector_finds(make: Any) -> None:
+    reader = make()
+    reader.feed(POST if isinstance(reader, RequestReader) else b"HTTP/1.1 200 OK\r\n")
+    gc.collect()
+    gc.disable()
+    try:
+        reader.close()
+        del reader
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -6,7 +6,8 @@ from routing.contracts.enums import WorkClass
 from routing.contracts.snapshot import Fallback, PoolEntry, Price, TenantEntry, encode_snapshot
 from routing.policies.rules.compile import ModelFacts, Sources, compile_snapshot, content_digest
 from routing.policies.rules.document import Document, digest_of, from_plain
-from routing.policies.rules.schema import SCHEMA, Reader
+from routing.policies.rules.reader import Reader
+from routing.policies.rules.schema import SCHEMA
 from routing.policies.rules.validate import Surroundings, check
 
 POOLS = {

@@ -9,7 +9,8 @@ import pytest
 
 from routing.policies.rules.document import digest_of, to_plain
 from routing.policies.rules.fallbacks import FallbackFacts, PoolFacts
-from routing.policies.rules.schema import MAX_FINDINGS, Level
+from routing.policies.rules.findings import Level
+from routing.policies.rules.reader import MAX_FINDINGS
 from routing.policies.rules.validate import Checked, Surroundings, check
 
 AROUND = Surroundings(

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.policies.rules.document import Document, digest_of, from_plain
-from routing.policies.rules.schema import SCHEMA, Choice, Flag, Group, Number, Reader
+from routing.policies.rules.nodes import Choice, Flag, Group, Number
+from routing.policies.rules.reader import Reader
+from routing.policies.rules.schema import SCHEMA
 from routing.policies.rules.words import flat, words
 
 BASE: dict[str, Any] = {
