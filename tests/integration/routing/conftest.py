@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
 
 from routing.store.pooled import sync_client
+from tests.accounting import PrivateStore
 from tests.clustering import Cluster, running_cluster
 from tests.hooking import Gate, opened_gate
 
@@ -45,6 +47,16 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     client.flushall()
     yield client
     client.close()
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Iterator[PrivateStore]:
+    """A store of one test's own, to be killed, paused or filled."""
+    directory = tmp_path / "valkey"
+    directory.mkdir()
+    server = PrivateStore(directory).start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="module")

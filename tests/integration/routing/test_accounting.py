@@ -5,11 +5,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import redis
 
 from routing.contracts.enums import Dimension, LimitScope, StoreMode, WindowKind
 from routing.contracts.pricing import spend_nanousd
-from routing.contracts.snapshot import Limit, OutagePolicy, Price
+from routing.contracts.snapshot import Limit, Price
 from routing.contracts.usage import (
     HoldInfo,
     ShapeRow,
@@ -22,14 +21,16 @@ from routing.gateway import leases
 from routing.store import keys
 from tests.accounting import (
     AMOUNTS,
+    CONC,
     PRICE,
-    PrivateStore,
+    SPEND_DAY,
     commit_all,
     counter,
     counters,
     entries,
+    expire,
     gateway,
-    new_id,
+    holds,
     open_bucket,
     redis_url,
     skeleton,
@@ -38,24 +39,8 @@ from tests.accounting import (
 )
 
 pytestmark = pytest.mark.anyio
-
-SPEND_DAY = (LimitScope.TENANT, Dimension.SPEND_NANOUSD, WindowKind.DAY)
-CONC = (LimitScope.TENANT, Dimension.CONCURRENCY, WindowKind.NOW)
 RPM = (LimitScope.TENANT, Dimension.REQUESTS, WindowKind.MINUTE)
 USD_CENT = 10_000_000
-
-
-def holds(answers: list[Hold | Refusal]) -> list[Hold]:
-    return [answer for answer in answers if isinstance(answer, Hold)]
-
-
-@pytest.fixture
-def private(tmp_path: Path):
-    directory = tmp_path / "valkey"
-    directory.mkdir()
-    server = PrivateStore(directory).start()
-    yield server
-    server.stop()
 
 
 async def test_twenty_parallel_requests_cannot_pass_the_budget(store, tmp_path: Path):
@@ -247,7 +232,7 @@ async def test_sweep_ends_the_holds_of_a_gateway_that_is_gone(store, tmp_path: P
         one.sweeper.sweep()
         await one.store.call("EXISTS", keys.bucket_meta(who.bucket))
         assert not entries(store, who.bucket), "its lease still runs"
-        _expire(store, who.bucket, hold.request_id)
+        expire(store, who.bucket, hold.request_id)
         one.sweeper.sweep()
         await until(lambda: entries(store, who.bucket) == [(hold.request_id, "w", 1)])
         event = decode_usage(store.xrange(keys.bucket_usage(who.bucket))[0][1][b"e"])
@@ -276,7 +261,7 @@ async def test_a_sweeper_charges_the_price_of_the_model_in_use(store, tmp_path: 
         await gone.crash()
     async with gateway(redis_url(), tmp_path / "b", "g1") as one:
         for hold in holds:
-            _expire(store, who.bucket, hold.request_id)
+            expire(store, who.bucket, hold.request_id)
         one.sweeper.sweep()
         await until(lambda: len(entries(store, who.bucket)) == 2)
         for _, fields in store.xrange(keys.bucket_usage(who.bucket)):
@@ -286,18 +271,12 @@ async def test_a_sweeper_charges_the_price_of_the_model_in_use(store, tmp_path: 
             assert event.spend_nanousd == spend_nanousd(dear, *tokens)
 
 
-def _expire(store: "redis.Redis", bucket: int, request_id: str) -> None:
-    at = int(store.time()[0] * 1000) - 1000
-    store.hset(keys.hold(bucket, request_id), "x", at)
-    store.zadd(keys.bucket_leases(bucket), {request_id: at})
-
-
 async def test_swept_request_that_still_runs_settles_late_without_a_second_charge(store, tmp_path):
     who = tenant()
     open_bucket(store, who.bucket)
     async with gateway(redis_url(), tmp_path) as one:
         hold = await one.reserve(who)
-        _expire(store, who.bucket, hold.request_id)
+        expire(store, who.bucket, hold.request_id)
         one.sweeper.sweep()
         await until(lambda: [t for _, t, _ in entries(store, who.bucket)] == ["w"])
         swept = counter(store, who.bucket, ":w:", "usd")
@@ -362,79 +341,6 @@ async def test_flushed_store_is_not_charged_twice_nor_forgotten(store, tmp_path:
         assert after.mode is StoreMode.SHARED
 
 
-async def test_killed_store_is_served_from_a_share_then_settled_once(private, tmp_path: Path):
-    who = tenant(Limit(*SPEND_DAY, 20 * AMOUNTS.spend_nanousd))
-    open_bucket(private.client, who.bucket)
-    async with gateway(private.url, tmp_path) as one:
-        one.reserver.gateways = 2
-        first = await one.reserve(who)
-        private.lose()
-        await until(lambda: not one.store.is_ready)
-        one.end(first, 10)
-        answers = [await one.reserve(who) for _ in range(20)]
-        share = int(0.8 * 19 * AMOUNTS.spend_nanousd) // 2 // AMOUNTS.spend_nanousd
-        assert len(holds(answers)) == share == 7
-        assert {a.reason for a in answers if isinstance(a, Refusal)} == {Reason.NO_CAPACITY}
-        assert one.reserver.mode(OutagePolicy()) is StoreMode.DEGRADED
-        private.start()
-        assert counters(private.client, who.bucket, "begin", epoch=2) == b"OK"
-        leased = keys.bucket_leases(who.bucket)
-        await until(lambda: private.client.zcard(leased) == 8, what="registered")
-        assert counters(private.client, who.bucket, "open", 0, epoch=2) == b"OK"
-        for hold in holds(answers):
-            one.end(hold, 10)
-        await until(lambda: len(entries(private.client, who.bucket)) == 8)
-        assert counter(private.client, who.bucket, ":w:", "usd") == 80
-        assert counter(private.client, who.bucket, ":w:", "usd_h") == 0
-        assert isinstance(await one.reserve(who), Hold)
-        assert one.reserver.mode(OutagePolicy()) is StoreMode.SHARED
-
-
-async def test_closed_policy_refuses_within_a_second(private, tmp_path: Path):
-    who = tenant()
-    open_bucket(private.client, who.bucket)
-    async with gateway(private.url, tmp_path) as one:
-        one.outage = OutagePolicy(store_away="closed")
-        assert isinstance(await one.reserve(who), Hold)
-        private.client.execute_command("CLIENT", "PAUSE", 3000, "ALL")
-        loop = asyncio.get_running_loop()
-        start_s = loop.time()
-        refused = await one.reserve(who)
-        assert refused.reason is Reason.NO_CAPACITY
-        assert loop.time() - start_s < 1.0
-
-
-async def test_degraded_admission_ends_after_its_time(private, tmp_path: Path):
-    who = tenant()
-    open_bucket(private.client, who.bucket)
-    async with gateway(private.url, tmp_path) as one:
-        one.outage = OutagePolicy(max_s=0.2)
-        private.kill()
-        await until(lambda: not one.store.is_ready)
-        assert isinstance(await one.reserve(who), Hold)
-        await asyncio.sleep(0.3)
-        refused = await one.reserve(who)
-        assert refused.reason is Reason.NO_CAPACITY
-
-
-async def test_unanswered_reserve_that_ran_is_voided_not_leaked(private, tmp_path: Path):
-    who = tenant(Limit(*CONC, 3))
-    open_bucket(private.client, who.bucket)
-    async with gateway(private.url, tmp_path, reply_timeout_s=0.2) as one:
-        one.outage = OutagePolicy(store_away="closed")
-        await one.reserve(who)
-        # A paused server reads nothing yet keeps what is in its socket: the command runs later.
-        private.client.execute_command("CLIENT", "PAUSE", 500, "ALL")
-        request_id = new_id()
-        refused = await one.reserve(who, request_id=request_id)
-        assert refused.reason is Reason.NO_CAPACITY
-        await until(
-            lambda: (request_id, "v", 1) in entries(private.client, who.bucket), what="void row"
-        )
-        assert counter(private.client, who.bucket, ":g:", "conc_h") == 1
-        assert private.client.zcard(keys.bucket_leases(who.bucket)) == 1
-
-
 async def test_full_stream_counts_as_store_away(store, tmp_path: Path, monkeypatch):
     monkeypatch.setattr("routing.store.calls.STREAM_MAX", 2)
     who = tenant()
@@ -449,45 +355,6 @@ async def test_full_stream_counts_as_store_away(store, tmp_path: Path, monkeypat
         commit_all(store, who.bucket)
         shared = await one.reserve(who)
         assert shared.mode is StoreMode.SHARED
-
-
-async def test_store_that_refuses_writes_counts_as_away_until_one_succeeds(private, tmp_path: Path):
-    who = tenant()
-    open_bucket(private.client, who.bucket)
-    async with gateway(private.url, tmp_path) as one:
-        first = await one.reserve(who)
-        private.client.config_set("maxmemory", 1)
-        degraded = await one.reserve(who)
-        assert degraded.mode is StoreMode.DEGRADED
-        one.end(first)
-        bucket = one.accountant.book.buckets[who.bucket]
-        shares = bucket.shares
-        # Questions that write nothing are answered meanwhile: they grant no second share.
-        await until(lambda: one.reserver.away_s(bucket) > 1.5, what="outage time that goes on")
-        assert bucket.shares is shares
-        one.outage = OutagePolicy(store_away="closed")
-        known = one.accountant.book.size
-        refused = await one.reserve(who)
-        assert refused.reason is Reason.NO_CAPACITY
-        assert one.accountant.book.size == known, "a refusal leaves nothing behind"
-        private.client.config_set("maxmemory", 0)
-        await until(lambda: len(entries(private.client, who.bucket)) == 1, what="its row")
-        assert (await one.reserve(who)).mode is StoreMode.SHARED
-
-
-async def test_stuck_journal_admits_nobody_from_a_share(private, tmp_path: Path, monkeypatch):
-    who = tenant()
-    open_bucket(private.client, who.bucket)
-    async with gateway(private.url, tmp_path) as one:
-        await one.reserve(who)
-        private.kill()
-        await until(lambda: not one.store.is_ready)
-        assert isinstance(await one.reserve(who), Hold)
-        monkeypatch.setattr(type(one.journal), "is_stuck", True)
-        known = one.accountant.book.size
-        refused = await one.reserve(who)
-        assert refused.reason is Reason.NO_CAPACITY
-        assert one.accountant.book.size == known
 
 
 async def test_shapes_reach_their_stream_in_batches(store, tmp_path: Path):

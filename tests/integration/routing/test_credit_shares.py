@@ -1,7 +1,6 @@
 """Limits of a pool without the store: what gateways admit of them by themselves adds up."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -30,15 +29,6 @@ SHARES = {
     "standard": ClassPolicy(20, 5, 60, None, 0.0, 0.05),
     "batch": ClassPolicy(20, 5, 60, None, 0.0, 0.05),
 }
-
-
-@pytest.fixture
-def private(tmp_path: Path) -> Iterator[PrivateStore]:
-    directory = tmp_path / "store"
-    directory.mkdir()
-    found = PrivateStore(directory).start()
-    yield found
-    found.stop()
 
 
 def limited(**changes: object) -> Snapshot:

@@ -31,6 +31,8 @@ from routing.store.reservations import (
 from routing.store.scripts import ALL, LEASE, RESERVE, SETTLE, run_script
 from tests.accounting import (
     AMOUNTS,
+    CONC,
+    SPEND_DAY,
     counter,
     counters,
     encode,
@@ -43,8 +45,6 @@ from tests.accounting import (
     tenant,
 )
 
-SPEND_DAY = (LimitScope.TENANT, Dimension.SPEND_NANOUSD, WindowKind.DAY)
-CONC = (LimitScope.TENANT, Dimension.CONCURRENCY, WindowKind.NOW)
 BIG = 2**53 - 10
 B = 7
 

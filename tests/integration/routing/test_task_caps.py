@@ -380,27 +380,22 @@ async def test_a_lost_store_learns_its_tasks_from_the_ledger(store: Store, tmp_p
         assert counter_of(store)["usd"] == 1000
 
 
-async def test_running_steps_are_known_to_a_store_that_was_lost(tmp_path: Path):
-    private = PrivateStore(tmp_path)
-    private.directory = tmp_path / "data"
-    private.directory.mkdir()
-    try:
+async def test_running_steps_are_known_to_a_store_that_was_lost(
+    private: PrivateStore, tmp_path: Path
+):
+    open_bucket(private.client, ACME.bucket)
+    async with gateway(private.url, tmp_path) as g0:
+        ask = step(max_steps=2)
+        await admitted(g0, ask)
+        began = record_of(private.client)[b"a"]
+        private.lose()
         private.start()
-        open_bucket(private.client, ACME.bucket)
-        async with gateway(private.url, tmp_path) as g0:
-            ask = step(max_steps=2)
-            await admitted(g0, ask)
-            began = record_of(private.client)[b"a"]
-            private.lose()
-            private.start()
-            open_bucket(private.client, ACME.bucket, 2)
-            await until(lambda: record_of(private.client), 15, "registered again")
-            assert record_of(private.client)[b"a"] == began
-        async with gateway(private.url, tmp_path / "new", "g1") as g1:
-            await admitted(g1, ask)
-            assert (await refused(g1, ask)).reason is Reason.TASK_STEPS
-    finally:
-        private.stop()
+        open_bucket(private.client, ACME.bucket, 2)
+        await until(lambda: record_of(private.client), 15, "registered again")
+        assert record_of(private.client)[b"a"] == began
+    async with gateway(private.url, tmp_path / "new", "g1") as g1:
+        await admitted(g1, ask)
+        assert (await refused(g1, ask)).reason is Reason.TASK_STEPS
 
 
 async def test_store_away_a_gateway_admits_its_share_of_the_caps(store: Store, tmp_path: Path):

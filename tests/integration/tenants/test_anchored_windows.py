@@ -29,10 +29,9 @@ from tests.ledgering import (
     Party,
     ScriptedGateway,
     assert_exact,
+    cycle,
     event_of,
     is_open,
-    make_party,
-    make_writer,
     running_writer,
     until,
 )
@@ -52,17 +51,6 @@ def world(store: redis.Redis) -> World:
     factories.make_people(made)
     selectors._store.cache_clear()
     return made
-
-
-@pytest.fixture
-def party() -> Party:
-    return make_party()
-
-
-def cycle() -> None:
-    writer = make_writer()
-    writer.cycle()
-    writer.close()
 
 
 def put(world: World, amount: int | None = 5, **asked: object) -> None:

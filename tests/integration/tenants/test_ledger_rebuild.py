@@ -20,6 +20,7 @@ from tests.ledgering import (
     Party,
     ScriptedGateway,
     assert_exact,
+    cycle,
     is_open,
     make_party,
     make_writer,
@@ -41,18 +42,6 @@ def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def gateway(store: redis.Redis, short_wait: None) -> ScriptedGateway:
     cycle()
     return ScriptedGateway(store)
-
-
-@pytest.fixture
-def party() -> Party:
-    return make_party()
-
-
-def cycle(count: int = 1) -> None:
-    writer = make_writer()
-    for _ in range(count):
-        writer.cycle()
-    writer.close()
 
 
 def work_until(client: redis.Redis, party: Party, epoch: int) -> None:

@@ -13,8 +13,8 @@ from tests.ledgering import (
     Party,
     ScriptedGateway,
     assert_exact,
+    cycle,
     is_open,
-    make_party,
     make_writer,
     row_count,
 )
@@ -27,17 +27,6 @@ def gateway(store: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> ScriptedGate
     monkeypatch.setattr(rebuilding, "REGISTER_WAIT_MS", 30)  # nobody has to register here
     cycle()
     return ScriptedGateway(store)
-
-
-@pytest.fixture
-def party() -> Party:
-    return make_party()
-
-
-def cycle() -> None:
-    writer = make_writer()
-    writer.cycle()
-    writer.close()
 
 
 def _take(tables: tuple[str, ...]) -> None:

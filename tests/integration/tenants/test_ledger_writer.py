@@ -22,6 +22,7 @@ from tests.ledgering import (
     Party,
     ScriptedGateway,
     assert_exact,
+    cycle,
     event_of,
     ledger_sums,
     make_party,
@@ -32,26 +33,6 @@ from tests.ledgering import (
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def gateway(store: redis.Redis) -> ScriptedGateway:
-    make_writer_cycle()
-    return ScriptedGateway(store)
-
-
-@pytest.fixture
-def party() -> Party:
-    return make_party()
-
-
-def make_writer_cycle() -> None:
-    """A writer of its own that does what is due once, like a process that is then killed."""
-    writer = make_writer()
-    try:
-        writer.cycle()
-    finally:
-        writer.close()
 
 
 def test_virgin_system_is_open_after_one_cycle(gateway: ScriptedGateway) -> None:
@@ -69,7 +50,7 @@ def test_settled_request_becomes_one_row_with_rollups(
     refused = {"error_code": "invalid_request", "http_status": 400, "spend_nanousd": 0}
     gateway.serve(party, status=RequestStatus.FAILED, output_tokens=0, **refused)
     gateway.serve(party, status=RequestStatus.CANCELLED, output_tokens=2, spend_nanousd=100)
-    make_writer_cycle()
+    cycle()
     assert assert_exact(gateway, party) == {"req": 4, "in": 40, "out": 7, "usd": 400}
     assert rows(
         "SELECT sum(failed), sum(cancelled), sum(cached_tokens) FROM tenants_usagerollup"
@@ -82,7 +63,7 @@ def test_position_is_acknowledged_and_stream_trimmed(
 ) -> None:
     for _ in range(3):
         gateway.serve(party)
-    make_writer_cycle()
+    cycle()
     state = LedgerBucket.objects.get(pk=party.bucket)
     meta = gateway.client.hgetall(keys.bucket_meta(party.bucket))
     assert meta[b"pos"].decode() == state.pos
@@ -92,9 +73,9 @@ def test_position_is_acknowledged_and_stream_trimmed(
 def test_settle_sent_again_changes_nothing(gateway: ScriptedGateway, party: Party) -> None:
     ticket = gateway.serve(party)
     gateway.settle(ticket)
-    make_writer_cycle()
+    cycle()
     gateway.settle(ticket)
-    make_writer_cycle()
+    cycle()
     assert row_count() == 1
     assert assert_exact(gateway, party)["usd"] == 300
 
@@ -102,7 +83,7 @@ def test_settle_sent_again_changes_nothing(gateway: ScriptedGateway, party: Part
 def test_void_is_a_zero_row_and_no_request(gateway: ScriptedGateway, party: Party) -> None:
     ticket = gateway.reserve(party)
     gateway.settle(ticket, SettleKind.VOID, spend_nanousd=999)
-    make_writer_cycle()
+    cycle()
     assert rows(
         "SELECT kind, spend_nanousd, input_tokens, reasoning_tokens FROM tenants_usage"
     ) == [("v", 0, 0, 0)]
@@ -110,15 +91,15 @@ def test_void_is_a_zero_row_and_no_request(gateway: ScriptedGateway, party: Part
 
 
 def test_late_settle_corrects_a_swept_row_once(party: Party, store: redis.Redis) -> None:
-    make_writer_cycle()
+    cycle()
     gateway = ScriptedGateway(store, lease_ms=1)
     ticket = gateway.reserve(party)
     while gateway.settle(ticket, SettleKind.SWEPT, spend_nanousd=900) == b"ALIVE":
         pass
     gateway.settle(ticket, spend_nanousd=250, output_tokens=3)
     gateway.settle(ticket, spend_nanousd=250, output_tokens=3)
-    make_writer_cycle()
-    make_writer_cycle()
+    cycle()
+    cycle()
     assert list(UsageAdjustment.objects.values_list("reason", "spend_nanousd", "requests")) == [
         ("late", -650, 0)
     ]
@@ -127,14 +108,14 @@ def test_late_settle_corrects_a_swept_row_once(party: Party, store: redis.Redis)
 
 
 def test_late_void_takes_the_swept_request_back(party: Party, store: redis.Redis) -> None:
-    make_writer_cycle()
+    cycle()
     gateway = ScriptedGateway(store, lease_ms=1)
     ticket = gateway.reserve(party)
     while gateway.settle(ticket, SettleKind.SWEPT) == b"ALIVE":
         pass
-    make_writer_cycle()
+    cycle()
     gateway.settle(ticket, SettleKind.VOID)
-    make_writer_cycle()
+    cycle()
     assert assert_exact(gateway, party) == {"req": 0, "in": 0, "out": 0, "usd": 0}
 
 
@@ -143,11 +124,11 @@ def test_counter_that_counted_a_booked_request_again_is_corrected(
 ) -> None:
     """A hold revived by a store that rolled back: its row exists, the counter moved twice."""
     ticket = gateway.serve(party)
-    make_writer_cycle()
+    cycle()
     ticket.epoch = 0  # so settle counts it
     gateway.settle(ticket)
     assert gateway.day_counters(party)["usd"] == 600
-    make_writer_cycle()
+    cycle()
     assert row_count() == 1
     assert assert_exact(gateway, party)["usd"] == 300
     assert not CounterDelta.objects.exists()
@@ -162,7 +143,7 @@ def test_entry_that_no_counter_holds_is_added(gateway: ScriptedGateway, party: P
     name = f"{keys.bucket_tag(party.bucket)}:1:{ticket.legs[0][1]}"
     set_fields(gateway.client, name, **dict.fromkeys(("req", "in", "out", "usd"), 0))
     gateway.send(ticket, SettleKind.SETTLED, event)
-    make_writer_cycle()
+    cycle()
     assert assert_exact(gateway, party)["usd"] == 300
 
 
@@ -216,7 +197,7 @@ def test_correction_survives_a_kill_between_commit_and_delta(
     gateway: ScriptedGateway, party: Party, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticket = gateway.serve(party)
-    make_writer_cycle()
+    cycle()
     ticket.epoch = 0
     gateway.settle(ticket)
     with monkeypatch.context() as patch:
@@ -231,7 +212,7 @@ def test_correction_survives_a_kill_between_commit_and_delta(
         writer.close()
     assert CounterDelta.objects.count() == 1
     assert gateway.day_counters(party)["usd"] == 600
-    make_writer_cycle()
+    cycle()
     assert_exact(gateway, party)
     assert not CounterDelta.objects.exists()
 
@@ -240,10 +221,10 @@ def test_correction_applied_but_not_deleted_is_not_applied_again(
     gateway: ScriptedGateway, party: Party
 ) -> None:
     ticket = gateway.serve(party)
-    make_writer_cycle()
+    cycle()
     ticket.epoch = 0
     gateway.settle(ticket)
-    make_writer_cycle()
+    cycle()
     correction = [[str(ticket.legs[0][1]), "usd", -300, int(str(ticket.legs[0][2]))]]
     CounterDelta.objects.create(bucket=party.bucket, seq=1, epoch=1, rows=correction)
     session = StoreSession.open(settings.REDIS_URL)
@@ -273,7 +254,7 @@ def test_damaged_entry_is_parked_and_the_stream_goes_on(
     fields = {name: value for name, value in entry.items() if value is not None}
     gateway.client.xadd(keys.bucket_usage(party.bucket), fields)  # type: ignore[arg-type]
     gateway.serve(party)
-    make_writer_cycle()
+    cycle()
     assert row_count() == 2
     parked = DamagedEntry.objects.get()
     assert parked.stream == keys.bucket_usage(party.bucket)
@@ -298,11 +279,11 @@ def test_event_that_no_table_takes_is_parked_with_its_reason(
 ) -> None:
     ticket = gateway.reserve(party)
     gateway.send(ticket, SettleKind.SETTLED, event_of(ticket, **change))
-    make_writer_cycle()
+    cycle()
     assert row_count() == 0
     assert word in DamagedEntry.objects.get().reason
     gateway.serve(party)
-    make_writer_cycle()
+    cycle()
     assert row_count() == 1
 
 
@@ -312,8 +293,8 @@ def test_refusal_by_a_table_parks_only_the_refused(gateway: ScriptedGateway, par
     try:
         for output in (5, 77, 5, 5, 77, 5):
             gateway.serve(party, output_tokens=output)
-        make_writer_cycle()
-        make_writer_cycle()
+        cycle()
+        cycle()
         assert row_count() == 4
         assert DamagedEntry.objects.count() == 2
     finally:
@@ -325,7 +306,7 @@ def test_texts_that_a_client_chose_cannot_stop_a_row(
     gateway: ScriptedGateway, party: Party
 ) -> None:
     gateway.serve(party, model_asked="m" * 5_000, task_id="a\x00b", step="é" * 100)
-    make_writer_cycle()
+    cycle()
     assert rows("SELECT length(model_asked), task_id, length(step) FROM tenants_usage") == [
         (200, "a\ufffdb", 32)
     ]
@@ -337,7 +318,7 @@ def test_row_goes_into_the_partition_of_its_id(gateway: ScriptedGateway, party: 
     ticket.at_ms -= 86_400_000
     old_id = uuid7(ticket.at_ms, 12345)
     gateway.send(ticket, SettleKind.SETTLED, event_of(ticket, request_id=old_id))
-    make_writer_cycle()
+    cycle()
     table, day = rows("SELECT tableoid::regclass::text, day FROM tenants_usage")[0]
     assert table == f"tenants_usage_{day:%Y%m%d}"
     assert rows(
@@ -347,7 +328,7 @@ def test_row_goes_into_the_partition_of_its_id(gateway: ScriptedGateway, party: 
 
 def test_ledger_rows_cannot_be_changed(gateway: ScriptedGateway, party: Party) -> None:
     gateway.serve(party)
-    make_writer_cycle()
+    cycle()
     database = Database.from_settings()
     with pytest.raises(psycopg.IntegrityError), database.transaction() as cursor:
         cursor.execute("UPDATE tenants_usage SET spend_nanousd = 0")
@@ -376,8 +357,8 @@ def test_shapes_reach_their_table_once(gateway: ScriptedGateway, party: Party) -
     gateway.client.xadd(keys.SHAPES, {"s": encode_shapes([shape, old])})
     gateway.client.xadd(keys.SHAPES, {"s": b"\xc1"})
     gateway.client.xadd(keys.SHAPES, {"s": encode_shapes([shape])})
-    make_writer_cycle()
-    make_writer_cycle()
+    cycle()
+    cycle()
     assert rows("SELECT outcome, prefix_hashes::text FROM tenants_shape") == [
         ("refused:budget_exceeded", "[1, -9223372036854775808]")
     ]
@@ -402,7 +383,7 @@ def test_a_shape_of_a_request_that_nothing_refused_names_no_refusal(
         ended_at_ms=now_ms + 1,
     )
     gateway.client.xadd(keys.SHAPES, {"s": encode_shapes([served])})
-    make_writer_cycle()
+    cycle()
     assert rows("SELECT outcome, refused_code, refused_status FROM tenants_shape") == [
         ("ok", None, None)
     ]
@@ -413,7 +394,7 @@ def test_rollups_of_all_grains_agree_across_many_requests(
 ) -> None:
     for number in range(40):
         gateway.serve(party, spend_nanousd=number, model=f"m{number % 3}")
-    make_writer_cycle()
+    cycle()
     assert {grain: rollup_sums(party, grain)["usd"] for grain in "mhd"} == dict.fromkeys(
         "mhd", sum(range(40))
     )

@@ -31,10 +31,9 @@ from tests.ledgering import (
     ScriptedGateway,
     Ticket,
     assert_exact,
+    cycle,
     event_of,
     is_open,
-    make_party,
-    make_writer,
     rows,
     running_writer,
     until,
@@ -63,17 +62,6 @@ class DescribedGateway(ScriptedGateway):
 def gateway(store: redis.Redis) -> ScriptedGateway:
     cycle()
     return DescribedGateway(store)
-
-
-@pytest.fixture
-def party() -> Party:
-    return make_party()
-
-
-def cycle() -> None:
-    writer = make_writer()
-    writer.cycle()
-    writer.close()
 
 
 def counts(run: RunView) -> dict[str, int]:

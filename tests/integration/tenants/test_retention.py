@@ -8,7 +8,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import redis
 from django.utils import timezone
 
 from routing.contracts.enums import SettleKind
@@ -20,9 +19,9 @@ from tests.ledgering import (
     Party,
     ScriptedGateway,
     Ticket,
+    cycle,
     event_of,
     make_party,
-    make_writer,
     rollup_sums,
     rows,
 )
@@ -32,23 +31,11 @@ KEPT = 40  # days, here
 
 
 @pytest.fixture
-def gateway(store: redis.Redis) -> ScriptedGateway:
-    cycle()
-    return ScriptedGateway(store)
-
-
-@pytest.fixture
 def party(settings: Any) -> Party:
     settings.USAGE_DAYS_KEPT = 36
     drop_old()  # empty partitions that other tests left
     settings.USAGE_DAYS_KEPT = KEPT
     return make_party()
-
-
-def cycle() -> None:
-    writer = make_writer()
-    writer.cycle()
-    writer.close()
 
 
 def partitions(table: str) -> set[str]:

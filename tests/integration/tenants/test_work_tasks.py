@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-import redis
 from django.utils import timezone
 
 from console.audit.rules import Actor
@@ -12,7 +11,7 @@ from routing.contracts.ids import day_of
 from tenants.ledger.retention import drop_old
 from tenants.ledger.services import adjust
 from tenants.models import WorkTask
-from tests.ledgering import Party, ScriptedGateway, make_party, make_writer, rows
+from tests.ledgering import Party, ScriptedGateway, cycle, make_party, rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -29,25 +28,6 @@ SELECT sum(p.requests), sum(p.input_tokens), sum(p.output_tokens), sum(p.spend_n
 FROM tenants_worktaskpart p JOIN tenants_worktask t ON t.id = p.task_id
 WHERE t.task = %s AND t.tenant_id = %s
 """
-
-
-@pytest.fixture
-def gateway(store: redis.Redis) -> ScriptedGateway:
-    cycle()
-    return ScriptedGateway(store)
-
-
-@pytest.fixture
-def party() -> Party:
-    return make_party()
-
-
-def cycle() -> None:
-    writer = make_writer()
-    try:
-        writer.cycle()
-    finally:
-        writer.close()
 
 
 def assert_task_equals_rows(party: Party, task: str) -> tuple[int, ...]:
