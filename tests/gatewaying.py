@@ -4,8 +4,7 @@ import contextlib
 import json
 import os
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from tests.stack import (
     GatewayProcess,
     held,
     make_snapshot,
-    pause,
     start_gateway,
     usage_events,
     wait_until,
@@ -178,17 +176,3 @@ def read_response(sock: socket.socket) -> bytes:
 def status_of(raw: bytes) -> int:
     """Status code of a raw response; 0 when the connection was closed without one."""
     return int(raw.split(b" ", 2)[1]) if raw.startswith(b"HTTP/") else 0
-
-
-def eventually(check: Callable[[], None], timeout_s: float = 5.0) -> None:
-    """Repeat assertions until they hold."""
-    began_s = time.monotonic()
-    while True:
-        try:
-            check()
-        except AssertionError:
-            if time.monotonic() > began_s + timeout_s:
-                raise
-            pause(began_s)
-        else:
-            return

@@ -9,7 +9,7 @@ from capacity.models.forecast import MEASURES
 from console.accounts.selectors import Permission, actor_of, require
 from console.rest.fields import InstantField, OfferedField, OutSerializer, PageQuery
 from console.rest.schema import endpoint, page_of
-from console.rest.views import Endpoint, shown
+from console.rest.views import Endpoint, shown, shown_rows
 
 
 class BandPointSerializer(OutSerializer):
@@ -137,8 +137,7 @@ class Forecasts(Endpoint):
         asked = self.query(ForecastQuery)
         after, limit = asked.pop("after", None), asked.pop("limit")
         page = selectors.forecast_page(selectors.Wanted(**asked), after=after, limit=limit)
-        items = ForecastSerializer(page.rows, many=True).data
-        return Response({"items": items, "next": page.next_after})
+        return shown_rows(ForecastSerializer, page.rows, page.next_after)
 
 
 class OneForecast(Endpoint):

@@ -17,7 +17,7 @@ from console.rest.fields import (
     StrictText,
 )
 from console.rest.schema import endpoint, page_of
-from console.rest.views import Endpoint, key_before, shown
+from console.rest.views import Endpoint, key_before, shown, shown_rows
 
 
 class PlaybookSerializer(OutSerializer):
@@ -188,9 +188,7 @@ class Runs(Endpoint):
         page = selectors.runs(
             name=name, before_id=key_before(asked.get("after")), limit=asked["limit"]
         )
-        return Response(
-            {"items": PlaybookRunSerializer(page.rows, many=True).data, "next": page.next_after}
-        )
+        return shown_rows(PlaybookRunSerializer, page.rows, page.next_after)
 
 
 class OneRun(Endpoint):

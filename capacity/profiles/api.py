@@ -15,7 +15,7 @@ from console.rest.fields import (
     StrictText,
 )
 from console.rest.schema import endpoint, page_of
-from console.rest.views import Endpoint, shown
+from console.rest.views import Endpoint, shown, shown_rows
 
 
 class ProfileRowSerializer(OutSerializer):
@@ -100,8 +100,7 @@ class Profiles(Endpoint):
         require(self.user, Permission.VIEW_ALL)
         asked = self.query(PageQuery)
         page = selectors.profile_page(after=asked.get("after"), limit=asked["limit"])
-        items = ProfileRowSerializer(page.rows, many=True).data
-        return Response({"items": items, "next": page.next_after})
+        return shown_rows(ProfileRowSerializer, page.rows, page.next_after)
 
 
 class PoolProfile(Endpoint):

@@ -23,7 +23,7 @@ from console.rest.fields import (
 )
 from console.rest.requests import idempotency_key_of
 from console.rest.schema import endpoint, page_of
-from console.rest.views import Endpoint, shown
+from console.rest.views import Endpoint, shown, shown_rows
 
 
 class ReportScheduleSerializer(OutSerializer):
@@ -193,8 +193,7 @@ class Reports(Endpoint):
         page = selectors.report_page(
             name=asked["name"], after=asked.get("after"), limit=asked["limit"]
         )
-        items = ReportSerializer(page.rows, many=True).data
-        return Response({"items": items, "next": page.next_after})
+        return shown_rows(ReportSerializer, page.rows, page.next_after)
 
     @endpoint(
         operation_id="reports_ask",

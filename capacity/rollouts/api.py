@@ -40,7 +40,7 @@ from console.rest.fields import (
 )
 from console.rest.requests import idempotency_key_of
 from console.rest.schema import endpoint, page_of
-from console.rest.views import Endpoint, shown
+from console.rest.views import Endpoint, shown, shown_rows
 
 STATES = ("active", *RolloutState.values)
 
@@ -206,8 +206,7 @@ class Rollouts(Endpoint):
         """Of all pools, or of one."""
         require(self.user, Permission.VIEW_ALL)
         page = rollouts_page(**self.query(RolloutsQuery))
-        items = RolloutSerializer(page.rows, many=True).data
-        return Response({"items": items, "next": page.next_after})
+        return shown_rows(RolloutSerializer, page.rows, page.next_after)
 
     @endpoint(
         operation_id="rollouts_start",

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from rest_framework.exceptions import ParseError
 from rest_framework.request import Request
@@ -17,14 +16,6 @@ from console.rest.fields import OutSerializer, StrictSerializer
 from console.rest.requests import StrictJSONParser, request_id_of
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Paged(Generic[T]):
-    """One page and the key that the next one starts after (`None`: this was the last)."""
-
-    items: Sequence[T]
-    next: str | None
 
 
 class Endpoint(APIView):
@@ -70,6 +61,13 @@ def shown(kind: type[OutSerializer], value: object, *, status: int = 200) -> Res
     return Response(kind(value).data, status=status)
 
 
+def shown_rows(
+    kind: type[OutSerializer], rows: Sequence[object], following: str | None
+) -> Response:
+    """A page, and the `after` of the next one (None: this was the last)."""
+    return Response({"items": kind(rows, many=True).data, "next": following})
+
+
 def shown_page(
     kind: type[OutSerializer],
     found: Sequence[T],
@@ -78,8 +76,7 @@ def shown_page(
 ) -> Response:
     """A page of `found`, which was read with one more than `limit` to know whether more follow."""
     items = found[:limit]
-    following = str(key(items[-1])) if len(found) > limit else None
-    return Response({"items": kind(items, many=True).data, "next": following})
+    return shown_rows(kind, items, str(key(items[-1])) if len(found) > limit else None)
 
 
 @contextmanager

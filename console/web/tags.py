@@ -36,7 +36,6 @@ for _name, _filter in (
     ("age", units.age),
     ("usd", units.usd),
     ("usd_short", units.usd_short),
-    ("moment", units.moment),
 ):
     register.filter(_name, _of_known(_filter))
 
@@ -95,14 +94,6 @@ def money(nanousd: int | None) -> SafeString:
         return format_html('<span class="muted" title="unknown">{}</span>', units.UNKNOWN)
     text, padding = units.usd_parts(nanousd)
     return format_html('{}<span class="pad" aria-hidden="true">{}</span>', text, padding)
-
-
-@register.simple_tag
-def money_short(nanousd: int | None) -> SafeString:
-    """Rounded amount whose exact value is its title."""
-    return format_html(
-        '<span title="{} USD exactly">{}</span>', units.usd(nanousd), units.usd_short(nanousd)
-    )
 
 
 @register.simple_tag

@@ -13,7 +13,7 @@ from console.rest.fields import (
     StrictText,
 )
 from console.rest.schema import endpoint, page_of
-from console.rest.views import Endpoint, key_before, shown
+from console.rest.views import Endpoint, key_before, shown, shown_rows
 from routing.evaluations import selectors
 from routing.evaluations.services import record_evaluation, withdraw_evaluation
 
@@ -63,8 +63,7 @@ class Evaluations(Endpoint):
         require(self.user, Permission.VIEW_ALL)
         asked = self.query(PageQuery)
         page = selectors.evaluations(before_id=key_before(asked.get("after")), limit=asked["limit"])
-        items = EvaluationSerializer(page.rows, many=True).data
-        return Response({"items": items, "next": page.next_after})
+        return shown_rows(EvaluationSerializer, page.rows, page.next_after)
 
     @endpoint(
         operation_id="evaluations_record",

@@ -41,13 +41,13 @@ from routing.store.client import StoreAwayError
 from routing.store.clock import StoreClock
 from routing.store.cluster import open_nudges, open_store
 from routing.store.reservations import Reservations
+from routing.store.streams import append_frame
 
 log = logging.getLogger(__name__)
 
 DEADLINE_TICK_S = 0.1
 SNAPSHOT_POLL_S = 0.5
 STATUS_EVERY_S = 1.0
-FRAMES_KEPT = 7_200  # an hour of two gateways' frames, about 50 MB
 STATUS_KEPT_MS = 3_600_000
 ALIVE_MS = 10_000
 _NUDGES = (b"snapshot", b"overrides")
@@ -311,8 +311,7 @@ class Gateway:
         frame = self.stats.frame(
             self.config.gateway_id, self.config.incarnation, self.clock.now_ms()
         )
-        raw = encode_frame(frame)
-        self.store.command("XADD", keys.SLICE_FRAMES, "MAXLEN", "~", FRAMES_KEPT, "*", "f", raw)
+        append_frame(self.store, encode_frame(frame))
 
     def _send_returns(self) -> None:
         if self.store.is_ready:

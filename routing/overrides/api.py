@@ -17,7 +17,7 @@ from console.rest.fields import (
     StrictText,
 )
 from console.rest.schema import endpoint, page_of
-from console.rest.views import Endpoint, key_before, shown
+from console.rest.views import Endpoint, key_before, shown, shown_rows
 from routing.contracts.enums import WorkClass
 from routing.contracts.override import OverrideKind
 from routing.overrides import selectors
@@ -100,8 +100,7 @@ class Overrides(Endpoint):
             before_id=key_before(asked.get("after")),
             limit=asked["limit"],
         )
-        items = OverrideSerializer(page.rows, many=True).data
-        return Response({"items": items, "next": page.next_after})
+        return shown_rows(OverrideSerializer, page.rows, page.next_after)
 
     @endpoint(
         operation_id="overrides_set",

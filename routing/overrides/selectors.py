@@ -72,13 +72,6 @@ def overrides(
     return cut([view_of(row, now) for row in found], limit, lambda one: one.id)
 
 
-def of_run(run_id: int) -> list[OverrideView]:
-    """What one run of a playbook set, in order; at most `MAX_IN_FORCE`."""
-    now = timezone.now()
-    rows = Override.objects.select_related("author").filter(run_id=run_id).order_by("id")
-    return [view_of(row, now) for row in rows[:MAX_IN_FORCE]]
-
-
 def in_force(now: datetime) -> QuerySet[Override, Override]:
     """Rows that gateways are to obey."""
     return Override.objects.filter(lifted_at=None, ends_at__gt=now)

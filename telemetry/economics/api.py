@@ -16,14 +16,6 @@ from telemetry.economics import selectors, services
 MAX_HOURS = 24 * 31
 
 
-class StatedSerializer(OutSerializer):
-    """A figure with its source; `is_own` false: it ships with the product."""
-
-    value = serializers.FloatField()
-    source = serializers.CharField()  # type: ignore[assignment] # a field of that name
-    is_own = serializers.BooleanField()
-
-
 class PoolCarbonSerializer(OutSerializer):
     """One pool. Grams and inputs are null where `missing` names what nobody stated."""
 

@@ -15,7 +15,6 @@ from telemetry.slos.rules import ObjectiveView, judge_all, whole
 from telemetry.stats.burn import WINDOWS_MIN, Alarm, Judged, alarm, burn
 
 MAX_OBJECTIVES = 200
-BUDGET_MIN = 30 * 24 * 60
 
 
 @dataclass(frozen=True, slots=True)

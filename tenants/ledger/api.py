@@ -22,7 +22,7 @@ from console.rest.fields import (
     UsdField,
 )
 from console.rest.schema import endpoint, page_of
-from console.rest.views import Endpoint, fields_named, shown
+from console.rest.views import Endpoint, fields_named, shown, shown_rows
 from routing.contracts.enums import RequestStatus
 from routing.contracts.ids import day_of
 from tenants.directory.access import open_tenant
@@ -144,7 +144,7 @@ class Usage(Endpoint):
         tenant_ids = self._tenants(asked.pop("tenant", None))
         page = selectors.usage_page(tenant_ids=tenant_ids, after=asked.pop("after", None), **asked)
         kind = UsageSerializer if can(self.user, Permission.VIEW_ALL) else TenantUsageSerializer
-        return Response({"items": kind(page.rows, many=True).data, "next": page.next_after})
+        return shown_rows(kind, page.rows, page.next_after)
 
     def _tenants(self, slug: str | None) -> frozenset[int] | None:
         if slug is None:
@@ -190,8 +190,7 @@ class Adjustments(Endpoint):
             limit=asked["limit"],
             request_id=str(asked.get("request_id", "")),
         )
-        items = AdjustmentSerializer(page.rows, many=True).data
-        return Response({"items": items, "next": page.next_after})
+        return shown_rows(AdjustmentSerializer, page.rows, page.next_after)
 
     @endpoint(
         operation_id="adjustments_add",

@@ -3,10 +3,10 @@
 `tenant_ids` None means all tenants (operators); an empty set sees nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from django.db.models import F, Model, Q, QuerySet, Sum
@@ -115,7 +115,7 @@ class AdjustmentLine:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums of a period, adjustments included; void reservations are no requests."""
+    """Sums of a period or a task, adjustments included; void reservations are no requests."""
 
     requests: int = 0
     failed: int = 0
@@ -124,6 +124,11 @@ class Totals:
     cached_tokens: int = 0
     output_tokens: int = 0
     spend_nanousd: int = 0
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], prefix: str = "") -> Self:
+        """From a database's row of sums, in which the sum of nothing is None."""
+        return cls(**{name: int(row[f"{prefix}{name}"] or 0) for name in cls.__slots__})
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +215,7 @@ def ledger_totals(*, tenant_ids: frozenset[int] | None, since: datetime, until: 
     sums = _period(tenant_ids, since, until).aggregate(
         **{name: Sum(name) for name in Totals.__slots__}
     )
-    return _totals(sums)
+    return Totals.of(sums)
 
 
 def spend_by_tenant(
@@ -271,12 +276,7 @@ def _spend(rows: QuerySet[UsageRollup], subject: str, label: str) -> tuple[Spend
 
 
 def _spend_of(row: dict[str, Any]) -> Spend:
-    sums = {name: row[f"sum_{name}"] for name in Totals.__slots__}
-    return Spend(str(row["group"]), str(row["group_label"]), _totals(sums))
-
-
-def _totals(sums: dict[str, int | None]) -> Totals:
-    return Totals(**{name: int(amount or 0) for name, amount in sums.items()})
+    return Spend(str(row["group"]), str(row["group_label"]), Totals.of(row, "sum_"))
 
 
 def _with_adjustments(rows: Iterable[Usage]) -> tuple[UsageLine, ...]:

@@ -92,7 +92,6 @@ def _summed(
 
 
 def _point(row: dict[str, Any], zone: str) -> Point:
-    sums = {name: int(row[f"sum_{name}"] or 0) for name in Totals.__slots__}
     slot = row["slot"]
     start = slot if isinstance(slot, datetime) else start_of(slot, zone)
-    return Point(start.astimezone(UTC), str(row.get("group", "")), Totals(**sums))
+    return Point(start.astimezone(UTC), str(row.get("group", "")), Totals.of(row, "sum_"))

@@ -19,7 +19,7 @@ from console.rest.fields import (
     UsdField,
 )
 from console.rest.schema import endpoint, page_of
-from console.rest.views import Endpoint
+from console.rest.views import Endpoint, shown_rows
 from routing.decision.types import Reason
 from tenants.directory.access import open_tenant
 from tenants.ledger.refusals import RefusalLine, refusal, refusals_page
@@ -105,8 +105,7 @@ class Refusals(Endpoint):
             limit=asked["limit"],
             code=asked.get("code", ""),
         )
-        items = RefusalSerializer(page.rows, many=True).data
-        return Response({"items": items, "next": page.next_after})
+        return shown_rows(RefusalSerializer, page.rows, page.next_after)
 
 
 class Refusal(Endpoint):

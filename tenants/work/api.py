@@ -18,7 +18,7 @@ from console.rest.fields import (
     UsdField,
 )
 from console.rest.schema import endpoint, page_of
-from console.rest.views import Endpoint, shown
+from console.rest.views import Endpoint, shown, shown_rows
 from routing.contracts.enums import TaskOutcome
 from tenants.directory.access import open_tenant
 from tenants.work import selectors, services
@@ -159,8 +159,7 @@ class Tasks(Endpoint):
             outcome=asked.get("outcome", ""),
             task=asked.get("task_id", ""),
         )
-        items = TaskSerializer(page.rows, many=True).data
-        return Response({"items": items, "next": page.next_after})
+        return shown_rows(TaskSerializer, page.rows, page.next_after)
 
 
 class Task(Endpoint):
@@ -188,8 +187,7 @@ class TaskSteps(Endpoint):
         seen = visible_tenant_ids(self.user)
         task = selectors.task_by_id(tenant_ids=seen, task_id=task_id)
         page = selectors.steps_of(task, after=asked.get("after"), limit=asked["limit"])
-        items = StepSerializer(page.rows, many=True).data
-        return Response({"items": items, "next": page.next_after})
+        return shown_rows(StepSerializer, page.rows, page.next_after)
 
 
 class TaskCaps(Endpoint):

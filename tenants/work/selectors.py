@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, cast
 from uuid import UUID
 
 from django.db import connection
@@ -12,6 +11,7 @@ from django.db.models import QuerySet, Sum
 from console.errors import NotFound
 from console.web.keyset import MAX_LIMIT, Page, take
 from routing.contracts.enums import SettleKind
+from tenants.ledger.selectors import Totals
 from tenants.models import Usage, UsageAdjustment, WorkTask, WorkTaskPart
 from tenants.work.rules import LOOP_REPEATS, Outcomes
 
@@ -20,23 +20,6 @@ MAX_CHILDREN = 50
 MAX_LOOPS = 20
 RECENT_TASKS = 500  # newest tasks of a period that are looked through for loops
 OPEN = "open"  # a filter's word for tasks without an outcome
-_SUMS = (
-    "requests", "failed", "cancelled", "input_tokens", "cached_tokens", "output_tokens",
-    "spend_nanousd",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSums:
-    """What a task, or a part of one, took; adjustments included, money in nano-dollars."""
-
-    requests: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    spend_nanousd: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +39,7 @@ class TaskRow:
     score_ratio: float | None
     outcome_at: datetime | None
     outcome_source: str
-    sums: TaskSums
+    sums: Totals
 
     @property
     def duration(self) -> timedelta:
@@ -70,7 +53,7 @@ class PartRow:
 
     model: str
     pool: str
-    sums: TaskSums
+    sums: Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +103,7 @@ class KindRow:
     tasks: int
     succeeded: int
     failed: int
-    sums: TaskSums
+    sums: Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +151,7 @@ def parts_of(task_id: int) -> tuple[PartRow, ...]:
     """What a task took by model and pool, dearest first, at most `MAX_LIMIT`."""
     rows = WorkTaskPart.objects.filter(task_id=task_id)
     rows = rows.order_by("-spend_nanousd", "model", "pool")[:MAX_LIMIT]
-    return tuple(PartRow(row.model, row.pool, _sums_of(vars(row))) for row in rows)
+    return tuple(PartRow(row.model, row.pool, Totals.of(vars(row))) for row in rows)
 
 
 def steps_of(task: TaskRow, *, after: str | None = None, limit: int = MAX_STEPS) -> Page[StepRow]:
@@ -243,8 +226,7 @@ def kinds(
         )
         found = cursor.fetchall()
     return tuple(
-        KindRow(row[0], row[1], row[2], row[3], row[4], TaskSums(*map(int, row[5:])))
-        for row in found
+        KindRow(row[0], row[1], row[2], row[3], row[4], Totals(*map(int, row[5:]))) for row in found
     )
 
 
@@ -296,21 +278,16 @@ def _with_sums(rows: Iterable[WorkTask]) -> tuple[TaskRow, ...]:
     if not found:
         return ()
     sums = {
-        row["task_id"]: _sums_of(row)
+        row["task_id"]: Totals.of(row)
         for row in WorkTaskPart.objects.filter(task__in=found)
         .order_by()
         .values("task_id")
-        .annotate(**{name: Sum(name) for name in _SUMS})
+        .annotate(**{name: Sum(name) for name in Totals.__slots__})
     }
-    return tuple(_task(row, sums.get(row.pk, TaskSums())) for row in found)
+    return tuple(_task(row, sums.get(row.pk, Totals())) for row in found)
 
 
-def _sums_of(row: Any) -> TaskSums:
-    values = cast("dict[str, Any]", row)
-    return TaskSums(**{name: int(values[name] or 0) for name in _SUMS})
-
-
-def _task(row: WorkTask, sums: TaskSums) -> TaskRow:
+def _task(row: WorkTask, sums: Totals) -> TaskRow:
     return TaskRow(
         id=row.pk,
         tenant_id=row.tenant_id,

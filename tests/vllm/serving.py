@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import redis
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -181,11 +180,6 @@ def directly(engine: RunningVllm, text: str = "hi", **fields: Any) -> Call:
     """A chat request that goes round the gateway, under way."""
     url = f"{engine.url}/v1/chat/completions"
     return Call(url, chat_body(text, **fields) | {"model": engine.model})
-
-
-def with_number(snapshot: Snapshot, number: int) -> Snapshot:
-    """The same, published later."""
-    return msgspec.structs.replace(snapshot, number=number)
 
 
 def store_client() -> "redis.Redis[bytes]":

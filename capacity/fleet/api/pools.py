@@ -19,7 +19,7 @@ from console.rest.fields import (
     StrictText,
 )
 from console.rest.schema import endpoint, page_of
-from console.rest.views import Endpoint, shown
+from console.rest.views import Endpoint, shown, shown_rows
 
 
 class ReplicaSerializer(OutSerializer):
@@ -112,8 +112,7 @@ class Pools(Endpoint):
         require(self.user, Permission.VIEW_ALL)
         asked = self.query(PageQuery)
         page = fleet_page(after=asked.get("after"), limit=asked["limit"])
-        items = PoolSerializer(page.rows, many=True).data
-        return Response({"items": items, "next": page.next_after})
+        return shown_rows(PoolSerializer, page.rows, page.next_after)
 
 
 class Pool(Endpoint):

@@ -46,8 +46,3 @@ def entry_order(entry_id: str) -> tuple[int, int]:
     """Stream entry ids in order: milliseconds, then number."""
     at_ms, _, number = entry_id.partition("-")
     return int(at_ms), int(number or 0)
-
-
-def entry_age_s(entry_id: str, now_ms: int) -> float:
-    """Age of an entry by the clock that made its id."""
-    return max(0, now_ms - entry_order(entry_id)[0]) / 1000

@@ -4,7 +4,6 @@ import pytest
 
 from tenants.ledger.rules.health import (
     BucketState,
-    entry_age_s,
     entry_order,
     needs_rebuild,
     next_epoch,
@@ -50,5 +49,3 @@ def test_next_epoch_is_above_both_sides() -> None:
 def test_entry_ids_order_by_number_not_by_text() -> None:
     assert entry_order("9-10") > entry_order("9-9")
     assert entry_order("10-0") > entry_order("9-99")
-    assert entry_age_s("5000-1", 6500) == 1.5
-    assert entry_age_s("5000-1", 100) == 0
