@@ -38,5 +38,5 @@ class CapacityLimit(msgspec.Struct, frozen=True):
 
     @property
     def window(self) -> WindowKind:
-        """Over what it counts."""
+        """A minute for rates, the present for what runs at once."""
         return WindowKind.NOW if self.dimension in GAUGES else WindowKind.MINUTE

@@ -123,5 +123,5 @@ def _spread(request_id: str) -> float:
     return 1 + JITTER_RATIO * draw(request_id, 0, "retry")
 
 
-def _whole(seconds: float) -> int:
-    return max(1, -int(-seconds // 1))
+def _whole(wait_s: float) -> int:
+    return max(1, -int(-wait_s // 1))

@@ -16,7 +16,7 @@ EXPIRE_S: Final = 3_600.0  # after so long without work a tenant's counter is fo
 
 
 class Rates(NamedTuple):
-    """Work units of a token: prefilled, found in the cache, generated."""
+    """Work of a token, in units of one that is prefilled: prefilled, found in the cache, made."""
 
     uncached: float = 1.0
     cached: float = 0.1
@@ -29,7 +29,7 @@ PRIOR: Final = Rates()
 def work_of(
     uncached_tokens: int, cached_tokens: int, output_tokens: int, rates: Rates = PRIOR
 ) -> float:
-    """Work units of a request."""
+    """Work of a request, in units of one prefilled token."""
     return (
         rates.uncached * uncached_tokens
         + rates.cached * cached_tokens

@@ -41,17 +41,17 @@ class Ahead:
     context_tokens: int = 0
 
     def sent(self, uncached_tokens: int) -> None:
-        """A request is on its way."""
+        """A request is on its way; `uncached_tokens` of its prompt are to be computed."""
         self.queued_tokens += uncached_tokens
 
     def started(self, uncached_tokens: int, prompt_tokens: int) -> None:
-        """Its first token is here."""
+        """Its first token is here: it is prefilled and decodes now."""
         self.queued_tokens -= uncached_tokens
         self.decodes += 1
         self.context_tokens += prompt_tokens
 
     def ended(self, uncached_tokens: int, prompt_tokens: int, *, has_started: bool) -> None:
-        """It is over, however."""
+        """It is over, however it ended; `has_started`: it had given a token."""
         if has_started:
             self.decodes -= 1
             self.context_tokens -= prompt_tokens

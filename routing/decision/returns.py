@@ -44,16 +44,16 @@ class Promises:
         self._lines: dict[Name, _Line] = {}
         self._times: dict[str, tuple[float, float]] = {}
 
-    def ended(self, tenant_id: str, seconds: float) -> None:
-        """A request of a tenant with a concurrency limit took so long."""
+    def ended(self, tenant_id: str, took_s: float) -> None:
+        """A request of a tenant with a concurrency limit took so long; mean and deviation stay."""
         known = self._times.get(tenant_id)
         if known is None:
             if len(self._times) >= TIMES_MAX:
                 self._times.clear()
-            self._times[tenant_id] = (seconds, seconds / 2)
+            self._times[tenant_id] = (took_s, took_s / 2)
             return
         mean, spread = known
-        off = seconds - mean
+        off = took_s - mean
         self._times[tenant_id] = (mean + WEIGHT * off, spread + WEIGHT * (abs(off) - spread))
 
     def running_s(self, tenant_id: str) -> float:

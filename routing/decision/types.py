@@ -132,7 +132,7 @@ class TaskEnd(NamedTuple):
 
     @property
     def at_ms(self) -> int:
-        """When it ends."""
+        """When its time ends, in Unix milliseconds of the store."""
         return self.start_ms + self.wall_s * 1000
 
 

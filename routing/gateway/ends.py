@@ -165,8 +165,8 @@ class Ends:
     def _succeeded(self, exchange: Exchange, relay: Relay) -> None:
         self.budgets.succeeded(relay.endpoint.pool.id, exchange.tenant.id)
         if exchange.hold is not None and exchange.hold.has_gauge_limit:
-            seconds = time.monotonic() - exchange.arrived_s
-            self.returns.promises.ended(exchange.tenant.id, seconds)
+            took_s = time.monotonic() - exchange.arrived_s
+            self.returns.promises.ended(exchange.tenant.id, took_s)
 
     def account_cancelled(self, exchange: Exchange) -> None:
         """Its caller left after the reservation: charge what the upstream was asked for so far."""

@@ -73,6 +73,6 @@ def retry_after_s(headers: dict[bytes, bytes], now_s: float) -> float | None:
         return None
 
 
-def _bounded(seconds: float) -> float | None:
+def _bounded(wait_s: float) -> float | None:
     """Between nothing and a day; not a number is nothing said."""
-    return min(max(seconds, 0.0), MAX_WAIT_S) if seconds == seconds else None  # noqa: PLR0124 NaN
+    return min(max(wait_s, 0.0), MAX_WAIT_S) if wait_s == wait_s else None  # noqa: PLR0124 NaN

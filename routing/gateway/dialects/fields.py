@@ -26,7 +26,7 @@ _objects = msgspec.json.Decoder(list[_Object]).decode
 
 
 def bad(message: str, param: str) -> NoReturn:
-    """Refuse the body."""
+    """Refuse the body for its field `param`: raises `BadBodyError`."""
     raise BadBodyError(message, param)
 
 

@@ -100,10 +100,10 @@ class AskedHook:
         self._error, self._error_at_ms = error[:MAX_ERROR_CHARS], now_ms
         return Answer(HookVerdict.FAILED, taken_s=ended_s - started_s)
 
-    def _timed(self, seconds: float, now_s: float) -> None:
+    def _timed(self, took_s: float, now_s: float) -> None:
         self._turn(now_s)
-        self.duration.observe(seconds)
-        bump(self._recent[1], seconds)
+        self.duration.observe(took_s)
+        bump(self._recent[1], took_s)
 
     def _turn(self, now_s: float) -> None:
         """Begin the next window when its time has come; two that have passed are empty."""

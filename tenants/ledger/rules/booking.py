@@ -146,7 +146,8 @@ def book(
     """Book lines in stream order.
 
     `inserted` are the ids whose first line of this batch became a row just now; `known` holds the
-    rows of all other ids. `epoch` is the bucket's in the ledger.
+    rows of all other ids. `epoch` is the bucket's in the ledger. Raises `LookupError` for an id
+    that is neither: the caller's read was not whole.
     """
     booking, rows = Booking(), dict(known)
     for line in lines:
