@@ -38,11 +38,24 @@ class Column:
 
 
 LAST_60_S = "of the last 60 s"
+_REQUESTS = Column(
+    "requests_per_s", "Requests", "rate", "/s", f"Requests that ended, mean {LAST_60_S}"
+)
+_REFUSED = Column(
+    "refused",
+    "Refused",
+    "int",
+    "",
+    f"Requests refused, not failed: by a limit, or invalid, {LAST_60_S}",
+)
+_SPEND = Column(
+    "spend_usd", "Spend", "usd", "USD", "Settled in the running minute and the 14 before"
+)
 SLICE_COLUMNS = (
     Column("tenant", "Tenant"),
     Column("model", "Model"),
     Column("pool", "Pool"),
-    Column("requests_per_s", "Requests", "rate", "/s", f"Requests that ended, mean {LAST_60_S}"),
+    _REQUESTS,
     Column("input_tok_per_s", "Input", "tok", "tok/s", f"Their input tokens, mean {LAST_60_S}"),
     Column("output_tok_per_s", "Output", "tok", "tok/s", f"Their output tokens, mean {LAST_60_S}"),
     Column(
@@ -51,29 +64,17 @@ SLICE_COLUMNS = (
     Column("ttft_p95_ms", "p95", "ms", "ms", f"Accept to first token, first tokens {LAST_60_S}"),
     Column("ttft_p99_ms", "p99", "ms", "ms", "Unknown below 30 samples"),
     Column("failed", "Failed", "int", "", f"Requests that failed, {LAST_60_S}"),
-    Column(
-        "refused",
-        "Refused",
-        "int",
-        "",
-        f"Requests refused, not failed: by a limit, or invalid, {LAST_60_S}",
-    ),
-    Column("spend_usd", "Spend", "usd", "USD", "Settled in the running minute and the 14 before"),
+    _REFUSED,
+    _SPEND,
 )
 TENANT_COLUMNS = (
     Column("tenant", "Tenant"),
-    Column("requests_per_s", "Requests", "rate", "/s", f"Requests that ended, mean {LAST_60_S}"),
+    _REQUESTS,
     Column(
         "ttft_p95_ms", "TTFT p95", "ms", "ms", f"Accept to first token, first tokens {LAST_60_S}"
     ),
-    Column(
-        "refused",
-        "Refused",
-        "int",
-        "",
-        f"Requests refused, not failed: by a limit, or invalid, {LAST_60_S}",
-    ),
-    Column("spend_usd", "Spend", "usd", "USD", "Settled in the running minute and the 14 before"),
+    _REFUSED,
+    _SPEND,
 )
 REPLICA_COLUMNS = (
     Column("id", "Replica"),

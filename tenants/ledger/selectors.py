@@ -158,7 +158,7 @@ def usage_page(  # noqa: PLR0913 - the filters of one list, all by name
     Without `since` the last `DEFAULT_DAYS`. At most `MAX_LIMIT` lines; two queries at any length.
     Raises `InvalidInput` for a cursor of another list.
     """
-    rows = _scoped(Usage.objects.all(), tenant_ids)
+    rows = of_tenants(Usage.objects.all(), tenant_ids)
     rows = rows.filter(day__gte=since or timezone.now().date() - timedelta(days=DEFAULT_DAYS))
     if until is not None:
         rows = rows.filter(day__lte=until)
@@ -188,7 +188,7 @@ def usage_line(*, tenant_ids: frozenset[int] | None, request_id: str) -> UsageLi
         day = day_of(spelled)
     except (ValueError, OverflowError):
         return None
-    rows = _scoped(Usage.objects.filter(day=day, request_id=spelled), tenant_ids)
+    rows = of_tenants(Usage.objects.filter(day=day, request_id=spelled), tenant_ids)
     lines = _with_adjustments(rows.select_related("tenant", "key", "project")[:1])
     return lines[0] if lines else None
 
@@ -201,7 +201,7 @@ def adjustments_page(
     request_id: str = "",
 ) -> Page[AdjustmentLine]:
     """Corrections, newest first."""
-    rows = _scoped(UsageAdjustment.objects.all(), tenant_ids)
+    rows = of_tenants(UsageAdjustment.objects.all(), tenant_ids)
     if request_id:
         rows = rows.filter(request_id=request_id)
     page = take(
@@ -242,7 +242,7 @@ def spend_by_key(
 def _period(
     tenant_ids: frozenset[int] | None, since: datetime, until: datetime
 ) -> QuerySet[UsageRollup]:
-    return _scoped(UsageRollup.objects.filter(periods_filter(since, until)), tenant_ids)
+    return of_tenants(UsageRollup.objects.filter(periods_filter(since, until)), tenant_ids)
 
 
 def periods_filter(since: datetime, until: datetime) -> Q:
@@ -253,7 +253,8 @@ def periods_filter(since: datetime, until: datetime) -> Q:
     return parts
 
 
-def _scoped(rows: QuerySet[M], tenant_ids: frozenset[int] | None) -> QuerySet[M]:
+def of_tenants(rows: QuerySet[M], tenant_ids: frozenset[int] | None) -> QuerySet[M]:
+    """Rows of those tenants, by their `tenant_id`; None is all tenants."""
     if tenant_ids is None:
         return rows
     if not tenant_ids:

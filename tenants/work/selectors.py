@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import QuerySet, Sum
+from django.db.models import Sum
 
 from console.errors import NotFound
 from console.web.keyset import MAX_LIMIT, Page, take
 from routing.contracts.enums import SettleKind
-from tenants.ledger.selectors import Totals
+from tenants.ledger.selectors import Totals, of_tenants
 from tenants.models import Usage, UsageAdjustment, WorkTask, WorkTaskPart
 from tenants.work.rules import LOOP_REPEATS, Outcomes
 
@@ -126,7 +126,7 @@ def tasks_page(
     task: str = "",
 ) -> Page[TaskRow]:
     """Tasks, newest first; two queries at any length. Raises `InvalidInput` for a bad cursor."""
-    rows = _scoped(tenant_ids)
+    rows = of_tenants(WorkTask.objects.all(), tenant_ids)
     if kind:
         rows = rows.filter(kind=kind)
     if outcome:
@@ -141,7 +141,11 @@ def tasks_page(
 
 def task_by_id(*, tenant_ids: frozenset[int] | None, task_id: int) -> TaskRow:
     """One task. Raises `NotFound` also for another tenant's."""
-    found = _with_sums(_scoped(tenant_ids).filter(pk=task_id).select_related("tenant")[:1])
+    found = _with_sums(
+        of_tenants(WorkTask.objects.all(), tenant_ids)
+        .filter(pk=task_id)
+        .select_related("tenant")[:1]
+    )
     if not found:
         raise NotFound("No such task.")
     return found[0]
@@ -262,15 +266,6 @@ def loops(
 
 def _ids(tenant_ids: frozenset[int] | None) -> list[int] | None:
     return None if tenant_ids is None else sorted(tenant_ids)
-
-
-def _scoped(tenant_ids: frozenset[int] | None) -> QuerySet[WorkTask, WorkTask]:
-    rows = WorkTask.objects.all()
-    if tenant_ids is None:
-        return rows
-    if len(tenant_ids) == 1:  # equality keeps the index's order, a list would sort
-        return rows.filter(tenant_id=next(iter(tenant_ids)))
-    return rows.filter(tenant_id__in=sorted(tenant_ids))
 
 
 def _with_sums(rows: Iterable[WorkTask]) -> tuple[TaskRow, ...]:
