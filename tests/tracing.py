@@ -4,17 +4,22 @@ with Collector() as collector:
     ... collector.spans_of(trace_id, 2) ... collector.raw
 """
 
+import random
+import re
 import threading
 import time
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from tests.stack import GatewayProcess
 
 SERVER, CLIENT = Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CLIENT
 
@@ -139,3 +144,22 @@ def _seen(span: Span, resource: dict[str, Any]) -> Seen:
         span.status.message,
         resource,
     )
+
+
+def new_trace(flags: str = "01") -> tuple[str, dict[str, str]]:
+    """(trace id, headers) of a caller's span `00f067aa0ba902b7`."""
+    trace_id = f"{random.getrandbits(128) | 1:032x}"
+    return trace_id, {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-{flags}"}
+
+
+def metrics_of(gateway: GatewayProcess) -> str:
+    """The metrics page."""
+    return httpx.get(f"{gateway.admin_url}/metrics", trust_env=False).text
+
+
+def spans_in(gateway: GatewayProcess, outcome: str) -> int:
+    """Spans of that outcome on the metrics page; -1 where it names none."""
+    found = re.search(
+        rf'^headrace_spans_total{{outcome="{outcome}"}} (\d+)$', metrics_of(gateway), re.MULTILINE
+    )
+    return int(found[1]) if found else -1
