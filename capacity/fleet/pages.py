@@ -23,7 +23,7 @@ from console.accounts.selectors import Permission, can, require
 from console.audit.rules import Actor
 from console.errors import DomainError
 from console.web.forms import ServiceForm, WholeNumberField
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.tables import Column, number, pager
 from console.web.views import page
 from routing.contracts.capabilities import OFFERED, ApiStyle, Capability
@@ -193,9 +193,7 @@ def pool_provider(request: HttpRequest, name: str) -> HttpResponseBase:
         "is_hosted": is_hosted,
         "style_words": _STYLE_WORDS[detail.style],
     }
-    return render(
-        request, "capacity/provider.html", "", context, status=422 if form.errors else 200
-    )
+    return render_form(request, "capacity/provider.html", context)
 
 
 def _save_provider(
@@ -280,4 +278,4 @@ def _limits_page(request: HttpRequest, name: str | None) -> HttpResponseBase:
         "form": form,
         "limits": [{"words": _LIMITED[one.dimension], "amount": one.amount} for one in limits],
     }
-    return render(request, "capacity/limits.html", "", context, status=422 if form.errors else 200)
+    return render_form(request, "capacity/limits.html", context)

@@ -22,7 +22,7 @@ from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
 from console.errors import Conflict, DomainError
 from console.web.forms import TypedConfirmation
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.keyset import parse_id
 from console.web.tables import Column, number, pager
 from console.web.views import page
@@ -115,9 +115,7 @@ def playbook_mode(request: HttpRequest, name: str) -> HttpResponseBase:
             messages.success(request, f"{view.title} {words}: {view.mode_label.lower()}.", "ok")
             return redirect("playbook", name=name)
     context = {"playbook": found, "form": form}
-    return render(
-        request, "capacity/playbook_mode.html", "", context, status=422 if form.errors else 200
-    )
+    return render_form(request, "capacity/playbook_mode.html", context)
 
 
 @page("GET")

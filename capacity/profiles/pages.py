@@ -12,7 +12,7 @@ from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
 from console.errors import DomainError
 from console.web.forms import ServiceForm
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.keyset import DEFAULT_LIMIT
 from console.web.tables import Column, number, pager
 from console.web.views import page
@@ -128,7 +128,7 @@ def profile(request: HttpRequest, name: str) -> HttpResponseBase:
         "error_most": ERROR_MOST,
         "may_set": can(request.user, Permission.MANAGE_FLEET),
     }
-    return render(request, "capacity/profile.html", "", context, status=422 if form.errors else 200)
+    return render_form(request, "capacity/profile.html", context)
 
 
 def _state(row: ProfileRow) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
 from console.errors import DomainError
 from console.web.forms import ServiceForm
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.keyset import DEFAULT_LIMIT
 from console.web.tables import Column, number, pager
 from console.web.views import page
@@ -162,9 +162,7 @@ def new_schedule(request: HttpRequest) -> HttpResponseBase:
             messages.success(request, text, "ok")
             return redirect("reports")
     context = {"form": form, "title": "New report schedule"}
-    return render(
-        request, "capacity/report_schedule.html", "", context, status=422 if form.errors else 200
-    )
+    return render_form(request, "capacity/report_schedule.html", context)
 
 
 @page("GET", "POST")
@@ -195,9 +193,7 @@ def edit_schedule(request: HttpRequest, name: str) -> HttpResponseBase:
             messages.success(request, f"Schedule {name} is changed.", "ok")
             return redirect("reports")
     context = {"form": form, "title": f"Schedule {name}", "view": view}
-    return render(
-        request, "capacity/report_schedule.html", "", context, status=422 if form.errors else 200
-    )
+    return render_form(request, "capacity/report_schedule.html", context)
 
 
 @page("POST")

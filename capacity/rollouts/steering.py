@@ -38,7 +38,7 @@ from console.accounts.person import acting
 from console.accounts.selectors import Permission, require
 from console.errors import DomainError, NotFound
 from console.web.forms import ServiceForm, TypedConfirmation, WholeNumberField
-from console.web.htmx import render
+from console.web.htmx import render_form
 from console.web.tables import Strip
 from console.web.units import parse_whole
 from console.web.views import page
@@ -199,8 +199,7 @@ def start_rollout(request: HttpRequest, name: str) -> HttpResponseBase:
         "ready_note": f"of {pool.desired_replicas} desired",
         "strips": _start_strips(pool),
     }
-    status = 422 if form.errors else 200
-    return render(request, "capacity/start_rollout.html", "", context, status=status)
+    return render_form(request, "capacity/start_rollout.html", context)
 
 
 _DO: dict[str, Callable[..., None]] = {
@@ -253,8 +252,7 @@ def rollout_act(request: HttpRequest, rollout_id: int, act: str) -> HttpResponse
         "is_danger": act in ("abort", "roll-back"),
         "strips": _act_strips(found, act),
     }
-    status = 422 if form.errors else 200
-    return render(request, "capacity/rollout_act.html", "", context, status=status)
+    return render_form(request, "capacity/rollout_act.html", context)
 
 
 def _act_strips(found: RolloutDetail, act: str) -> list[Strip]:

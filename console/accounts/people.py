@@ -28,7 +28,7 @@ from console.accounts.services import (
 from console.errors import DomainError
 from console.models import Grant, Role
 from console.web.forms import ServiceForm, TypedConfirmation
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.keyset import DEFAULT_LIMIT, cut
 from console.web.tables import Column, number, pager
 from console.web.views import page
@@ -146,8 +146,7 @@ def new_person(request: HttpRequest) -> HttpResponseBase:
         else:
             messages.success(request, f"{form.cleaned_data['username']} can sign in.", "ok")
             return redirect("person", user_id=user_id)
-    status = 422 if form.errors else 200
-    return render(request, "console/new_person.html", "", {"form": form}, status=status)
+    return render_form(request, "console/new_person.html", {"form": form})
 
 
 @page("GET", "POST")
@@ -166,7 +165,7 @@ def one_person(request: HttpRequest, user_id: int) -> HttpResponseBase:
             messages.success(request, f"The role of {found.username} is changed.", "ok")
             return redirect("person", user_id=user_id)
     context = {"person": found, "form": form, "tokens": tokens_of(user_id)}
-    return render(request, "console/person.html", "", context, status=422 if form.errors else 200)
+    return render_form(request, "console/person.html", context)
 
 
 @page("GET", "POST")
@@ -250,4 +249,4 @@ def _act(
             messages.success(request, done, "ok")
             return redirect("person", user_id=found.id)
     context = {"form": form, "person": found}
-    return render(request, template, "", context, status=422 if form.errors else 200)
+    return render_form(request, template, context)

@@ -15,7 +15,7 @@ from console.accounts.selectors import TokenView, person, token_of, tokens_of
 from console.accounts.services import change_password, issue_token, revoke_token
 from console.errors import DomainError
 from console.web.forms import ServiceForm, TypedConfirmation
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.tables import Column
 from console.web.views import page
 
@@ -109,8 +109,7 @@ def password(request: HttpRequest) -> HttpResponseBase:
             update_session_auth_hash(request, user)
             messages.success(request, "Your password is changed.", "ok")
             return redirect("me")
-    status = 422 if form.errors else 200
-    return render(request, "console/change_password.html", "", {"form": form}, status=status)
+    return render_form(request, "console/change_password.html", {"form": form})
 
 
 @page("GET", "POST")
@@ -131,8 +130,7 @@ def issue(request: HttpRequest) -> HttpResponseBase:
                 "base_url": f"{request.scheme}://{request.get_host()}",
             }
             return render(request, "console/token_secret.html", "", context)
-    status = 422 if form.errors else 200
-    return render(request, "console/issue_token.html", "", {"form": form}, status=status)
+    return render_form(request, "console/issue_token.html", {"form": form})
 
 
 @page("GET", "POST")
@@ -147,9 +145,7 @@ def revoke(request: HttpRequest, token_id: int) -> HttpResponseBase:
         messages.success(request, f"Token {token.prefix} is revoked.", "ok")
         return redirect("me")
     context = {"form": form, "token": token}
-    return render(
-        request, "console/revoke_token.html", "", context, status=422 if form.errors else 200
-    )
+    return render_form(request, "console/revoke_token.html", context)
 
 
 def _state_of(token: TokenView, now: datetime) -> str:

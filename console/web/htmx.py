@@ -42,6 +42,11 @@ def render(
     return response
 
 
+def render_form(request: HttpRequest, template: str, context: Mapping[str, Any]) -> HttpResponse:
+    """A page around the form `context["form"]`: 422 when what was sent in it is refused."""
+    return render(request, template, "", context, status=422 if context["form"].errors else 200)
+
+
 def render_block(
     template: str, block: str, context: Mapping[str, Any], request: HttpRequest
 ) -> str:

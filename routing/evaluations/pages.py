@@ -9,7 +9,7 @@ from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
 from console.errors import DomainError
 from console.web.forms import ServiceForm
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.keyset import parse_id
 from console.web.tables import Column, number, pager
 from console.web.views import page
@@ -75,8 +75,7 @@ def new_evaluation(request: HttpRequest) -> HttpResponseBase:
             text = f"Recorded as {made.name}: name it in a policy's fallbacks of {made.model}."
             messages.success(request, text, "ok")
             return redirect("evaluations")
-    status = 422 if form.errors else 200
-    return render(request, "routing/new_evaluation.html", "", {"form": form}, status=status)
+    return render_form(request, "routing/new_evaluation.html", {"form": form})
 
 
 @page("POST")

@@ -11,7 +11,7 @@ from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
 from console.errors import DomainError
 from console.web.forms import ServiceForm
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.tables import Column
 from console.web.views import page
 from routing.contracts.hooks import ENTRY_POINTS, HookKind
@@ -99,7 +99,7 @@ def new_hook(request: HttpRequest) -> HttpResponseBase:
             messages.success(request, text, "ok")
             return redirect("hooks")
     context = {"form": form, "hook": None}
-    return render(request, "routing/hook.html", "", context, status=422 if form.errors else 200)
+    return render_form(request, "routing/hook.html", context)
 
 
 @page("GET", "POST")
@@ -117,7 +117,7 @@ def one_hook(request: HttpRequest, name: str) -> HttpResponseBase:
             messages.success(request, f"Saved {name}. Gateways follow within a second.", "ok")
             return redirect("hooks")
     context = {"form": form, "hook": known}
-    return render(request, "routing/hook.html", "", context, status=422 if form.errors else 200)
+    return render_form(request, "routing/hook.html", context)
 
 
 @page("POST")

@@ -9,7 +9,7 @@ from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
 from console.errors import DomainError
 from console.web.forms import ServiceForm, WholeNumberField
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.keyset import parse_id
 from console.web.tables import Column, pager
 from console.web.views import page
@@ -118,9 +118,7 @@ def new_override(request: HttpRequest) -> HttpResponseBase:
             messages.success(request, text, "ok")
             return redirect("overrides")
     context = {"form": form}
-    return render(
-        request, "routing/new_override.html", "", context, status=422 if form.errors else 200
-    )
+    return render_form(request, "routing/new_override.html", context)
 
 
 @page("POST")

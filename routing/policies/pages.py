@@ -8,7 +8,7 @@ from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
 from console.errors import DomainError
 from console.web.forms import TypedConfirmation
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.keyset import DEFAULT_LIMIT, cut, parse_id
 from console.web.tables import Column, number, pager
 from console.web.views import page
@@ -131,9 +131,7 @@ def roll_back_policy(request: HttpRequest, name: str, number: int) -> HttpRespon
         "form": form,
         "changes": _between(current, target.document),
     }
-    return render(
-        request, "routing/roll_back.html", "", context, status=422 if form.errors else 200
-    )
+    return render_form(request, "routing/roll_back.html", context)
 
 
 def _between(

@@ -10,7 +10,7 @@ from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
 from console.errors import DomainError
 from console.web.forms import ServiceForm
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.tables import Column, number
 from console.web.views import choice, page
 from telemetry.economics import selectors, services
@@ -121,8 +121,7 @@ def _state(
     else:
         form = kind(initial={subject: request.GET.get(subject, "")[:64]})
     context = {"form": form, "title": title}
-    status = 422 if form.errors else 200
-    return render(request, "telemetry/state_input.html", "", context, status=status)
+    return render_form(request, "telemetry/state_input.html", context)
 
 
 def _row(one: PoolCarbon, known: selectors.Inputs) -> dict[str, object]:

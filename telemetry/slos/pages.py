@@ -9,7 +9,7 @@ from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
 from console.errors import DomainError
 from console.web.forms import ServiceForm, WholeNumberField
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.tables import Column, number
 from console.web.views import page
 from routing.contracts.enums import WorkClass
@@ -86,8 +86,7 @@ def set_objective(request: HttpRequest) -> HttpResponseBase:
         names = ("model", "work_class", "metric", "threshold_ms", "target_percent")
         given = {name: request.GET[name][:200] for name in names if name in request.GET}
         form = ObjectiveForm(initial={"target_percent": 99, **given})
-    status = 422 if form.errors else 200
-    return render(request, "telemetry/set_objective.html", "", {"form": form}, status=status)
+    return render_form(request, "telemetry/set_objective.html", {"form": form})
 
 
 @page("GET", "POST")

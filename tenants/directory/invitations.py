@@ -10,7 +10,7 @@ from console.accounts.person import acting, signed_in
 from console.accounts.selectors import Permission
 from console.errors import DomainError
 from console.web.forms import ServiceForm
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.views import page
 from tenants.directory.access import open_tenant
 from tenants.directory.inviting import accept, invitation, invitation_to, invite, withdraw
@@ -58,8 +58,7 @@ def invite_member(request: HttpRequest, slug: str, area: str) -> HttpResponseBas
             shown = {"invitation": issued.invitation, "link": request.build_absolute_uri(path)}
             return render(request, "tenants/invitation_link.html", "", {**context, **shown})
     context["form"] = form
-    status = 422 if form.errors else 200
-    return render(request, "tenants/invite_member.html", "", context, status=status)
+    return render_form(request, "tenants/invite_member.html", context)
 
 
 @page("GET", "POST")

@@ -15,7 +15,7 @@ from console.accounts.selectors import (
 )
 from console.errors import DomainError
 from console.web.forms import ServiceForm
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.keyset import DEFAULT_LIMIT, cut
 from console.web.tables import Column, pager
 from console.web.views import page
@@ -111,9 +111,7 @@ def add(request: HttpRequest, slug: str, area: str) -> HttpResponseBase:
             messages.success(request, f"{asked['person']} is a member of {slug}.", "ok")
             return redirect(f"{area}members", slug=slug)
     context = {**frame(request, tenant, area), "form": form}
-    return render(
-        request, "tenants/add_member.html", "", context, status=422 if form.errors else 200
-    )
+    return render_form(request, "tenants/add_member.html", context)
 
 
 @page("GET", "POST")
@@ -136,9 +134,7 @@ def change(request: HttpRequest, slug: str, area: str, user_id: int) -> HttpResp
             messages.success(request, f"The role of {found.username} is changed.", "ok")
             return redirect(f"{area}members", slug=slug)
     context = {**frame(request, tenant, area), "form": form, "member": found}
-    return render(
-        request, "tenants/change_member.html", "", context, status=422 if form.errors else 200
-    )
+    return render_form(request, "tenants/change_member.html", context)
 
 
 @page("GET", "POST")
@@ -163,9 +159,7 @@ def remove(request: HttpRequest, slug: str, area: str, user_id: int) -> HttpResp
                 return redirect("me")  # one took oneself out: the tenant is not found any more
             return redirect(f"{area}members", slug=slug)
     context = {**frame(request, tenant, area), "form": form, "member": found}
-    return render(
-        request, "tenants/remove_member.html", "", context, status=422 if form.errors else 200
-    )
+    return render_form(request, "tenants/remove_member.html", context)
 
 
 def frame(request: HttpRequest, tenant: TenantView, area: str) -> dict[str, object]:

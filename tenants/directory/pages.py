@@ -11,7 +11,7 @@ from console.accounts.person import acting
 from console.accounts.selectors import Permission, require
 from console.errors import DomainError
 from console.web.forms import ServiceForm, TypedConfirmation
-from console.web.htmx import render
+from console.web.htmx import render_form
 from console.web.views import page
 from routing.contracts.enums import WorkClass
 from routing.contracts.snapshot import ALL_MODELS
@@ -66,8 +66,7 @@ def new_tenant(request: HttpRequest) -> HttpResponseBase:
         else:
             messages.success(request, f"Tenant {form.cleaned_data['slug']} exists.", "ok")
             return redirect("tenant", slug=form.cleaned_data["slug"])
-    status = 422 if form.errors else 200
-    return render(request, "tenants/new_tenant.html", "", {"form": form}, status=status)
+    return render_form(request, "tenants/new_tenant.html", {"form": form})
 
 
 @page("GET", "POST")
@@ -85,7 +84,7 @@ def suspend(request: HttpRequest, slug: str) -> HttpResponseBase:
         messages.success(request, f"Tenant {tenant.slug} is suspended.", "warn")
         return redirect("tenant", slug=slug)
     context = {"form": form, "tenant": tenant}
-    return render(request, "tenants/suspend.html", "", context, status=422 if form.errors else 200)
+    return render_form(request, "tenants/suspend.html", context)
 
 
 @page("POST")

@@ -17,7 +17,7 @@ from console.accounts.selectors import Permission, can
 from console.errors import DomainError
 from console.web import units
 from console.web.forms import ServiceForm, TypedConfirmation
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.keyset import DEFAULT_LIMIT, cut, parse_id
 from console.web.tables import Column, number, pager
 from console.web.views import page
@@ -138,9 +138,7 @@ def issue(request: HttpRequest, slug: str, area: str) -> HttpResponseBase:
             allowed = form.cleaned_data["allowed_models"]
             return _shown_once(request, tenant, area, issued, form.cleaned_data["name"], allowed)
     context = {**_frame(request, tenant, area), "form": form}
-    return render(
-        request, "tenants/issue_key.html", "", context, status=422 if form.errors else 200
-    )
+    return render_form(request, "tenants/issue_key.html", context)
 
 
 @page("GET", "POST")
@@ -159,9 +157,7 @@ def rotate(request: HttpRequest, slug: str, area: str, key_id: int) -> HttpRespo
         else:
             return _shown_once(request, tenant, area, issued, key.name, key.allowed_models)
     context = {**_frame(request, tenant, area), "form": form, "key": key}
-    return render(
-        request, "tenants/rotate_key.html", "", context, status=422 if form.errors else 200
-    )
+    return render_form(request, "tenants/rotate_key.html", context)
 
 
 @page("GET", "POST")
@@ -187,9 +183,7 @@ def revoke(request: HttpRequest, slug: str, area: str, key_id: int) -> HttpRespo
         "last": last,
         "traffic": traffic_of(tenant.id, [key.id], timezone.now(), grain="m").get(key.id),
     }
-    return render(
-        request, "tenants/revoke_key.html", "", context, status=422 if form.errors else 200
-    )
+    return render_form(request, "tenants/revoke_key.html", context)
 
 
 def state_of(key: KeyView, now: datetime) -> str:

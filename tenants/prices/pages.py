@@ -12,7 +12,7 @@ from django.utils import timezone
 from console.accounts.person import acting
 from console.accounts.selectors import Permission, can, require
 from console.errors import DomainError
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.keyset import DEFAULT_LIMIT, cut, parse_id
 from console.web.tables import Column, number, pager
 from console.web.views import page
@@ -147,13 +147,7 @@ def _adding(
             return redirect(book.list_url)
     if not form.is_doubted:  # a box that is always there is ticked without reading
         del form.fields["confirm"]
-    return render(
-        request,
-        "tenants/new_price.html",
-        "",
-        context | {"form": form},
-        status=422 if form.errors else 200,
-    )
+    return render_form(request, "tenants/new_price.html", context | {"form": form})
 
 
 @page("GET", query=("name", "after"))

@@ -14,7 +14,7 @@ from console.accounts.selectors import Permission, require
 from console.errors import DomainError
 from console.web import units
 from console.web.forms import ServiceForm, WholeNumberField
-from console.web.htmx import render
+from console.web.htmx import render_form
 from console.web.views import page
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 from tenants.directory.access import open_tenant
@@ -152,7 +152,7 @@ def edit_limits(request: HttpRequest, slug: str) -> HttpResponseBase:
             for limit in limits(tenant.id)
         ],
     }
-    return render(request, "tenants/limits.html", "", context, status=422 if form.errors else 200)
+    return render_form(request, "tenants/limits.html", context)
 
 
 def _resets_at(limit: LimitView, zone: str, now_ms: int) -> datetime | None:

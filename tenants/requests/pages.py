@@ -15,7 +15,7 @@ from console.accounts.selectors import Permission, can, require
 from console.errors import DomainError
 from console.web import units
 from console.web.forms import ServiceForm
-from console.web.htmx import render
+from console.web.htmx import render, render_form
 from console.web.keyset import DEFAULT_LIMIT
 from console.web.tables import Column, number, pager
 from console.web.views import choice, page
@@ -163,9 +163,7 @@ def ask(request: HttpRequest, slug: str) -> HttpResponseBase:
     if request.method == "POST" and form.is_valid() and _asked(request, tenant, limits, form):
         return redirect("own_quota_requests", slug=slug)
     context = {"tenant": tenant, "area": "own_", "form": form, "limits": limits}
-    return render(
-        request, "tenants/ask_for_more.html", "", context, status=422 if form.errors else 200
-    )
+    return render_form(request, "tenants/ask_for_more.html", context)
 
 
 @page("POST")
