@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 import redis
 
+from console.supervisor import proc
 from tests.conftest import Stack, processes_of
 
 SERVICES = ("console", "gateway-g0", "gateway-g1", "worker", "beat", "collector", "ledger")
@@ -128,10 +129,13 @@ def sessions_ended(stack: Stack) -> Iterator[None]:
 @contextmanager
 def supervisor_killed(stack: Stack) -> Iterator[None]:
     """kill -9 of `up` itself; what it left goes on until `up` is called again."""
-    os.kill(stack.status()["supervisor_pid"], signal.SIGKILL)
+    killed = proc.identify(stack.status()["supervisor_pid"])
+    assert killed is not None
+    os.kill(killed.pid, signal.SIGKILL)
     try:
         yield
     finally:
+        assert not proc.wait_gone([killed], 30)
         stack.up(*stack.words)
 
 

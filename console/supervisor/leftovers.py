@@ -48,6 +48,11 @@ def stop_leftovers(state: State) -> int:
     return count + len(servers)
 
 
+def has_leftovers(state: State) -> bool:
+    """Whether anything that a supervisor of this state started still runs."""
+    return any(_found(state))
+
+
 def replicas_on_record(state: State) -> frozenset[proc.Identity]:
     """Replicas that the state's records name: they may outlive the worker that started them."""
     records = records_in(state.replicas)

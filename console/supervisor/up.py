@@ -14,7 +14,7 @@ from capacity.drivers.vllm_serve import remove_all_sockets
 from console.conditions.database_probe import ask_database
 from console.conditions.schema import why_not_prepare
 from console.supervisor import embedded, plan, ports, proc, space
-from console.supervisor.leftovers import replicas_on_record, stop_leftovers
+from console.supervisor.leftovers import has_leftovers, replicas_on_record, stop_leftovers
 from console.supervisor.probes import PoolsProbe
 from console.supervisor.processes import Supervisor
 from console.supervisor.servers import EMBEDDED, Servers, servers_of
@@ -211,9 +211,10 @@ def down(state: State, say: Callable[[str], None]) -> None:
         proc.send(holder, signal.SIGTERM)
         if proc.wait_gone([holder], DOWN_WAIT_S):
             raise StartRefused(f"pid {holder.pid} did not stop within {DOWN_WAIT_S:.0f} s")
-        say("stopped")
-        return
-    if not state.processes.exists():
+        if not has_leftovers(state):  # else it was killed meanwhile, and has stopped nothing
+            say("stopped")
+            return
+    elif not state.processes.exists():
         raise StartRefused(f"nothing runs on {state.root}")
     with state.hold():
         stop_leftovers(state)

@@ -80,9 +80,14 @@ def test_all_services_killed_at_once_come_back(small: Stack) -> None:
     before = {name: pid_of(small, name) for name in SERVICES}
     for pid in before.values():
         os.kill(pid, signal.SIGKILL)
-    until(lambda: is_ready(small), "everything is ready again", READY_AGAIN_S)
-    for name, pid in before.items():
-        assert pid_of(small, name) != pid
+
+    def are_back() -> bool:
+        """Ready alone says little: a killed process lives until the kernel gets to it."""
+        status = small.status()
+        now = {row["name"]: row["pid"] for row in status["processes"]}
+        return status["is_ready"] and all(now[name] != pid for name, pid in before.items())
+
+    until(are_back, "everything is ready again, each with a new pid", READY_AGAIN_S)
     expect_single(small)
 
 
@@ -116,12 +121,15 @@ def test_gateways_go_on_without_a_supervisor_and_the_next_up_takes_over(small: S
 
 
 def test_down_killed_halfway_stops_all_the_same(small: Stack) -> None:
+    supervisor = State(small.state).holder()
+    assert supervisor is not None
     command = [sys.executable, str(ROOT / "manage.py"), "down", "--state", str(small.state)]
     stopping = subprocess.Popen(command, env=clean_environment(), stdout=subprocess.DEVNULL)
     board = small.state / "processes.json"
     until(lambda: '"stopping"' in text_of(board), "stopping began")
     stopping.kill()
     stopping.wait()
+    assert not proc.wait_gone([supervisor], 60)
     until(lambda: not processes_of(small.state), "nothing is left")
     assert "nothing runs on" in small.manage("down").stderr
     small.up()

@@ -10,7 +10,9 @@ from urllib.request import Request, urlopen
 import pytest
 
 from capacity.drivers.vllm_env import VllmEnvironment
-from tests.conftest import Stack, processes_of
+from console.supervisor import proc
+from console.supervisor.state import State
+from tests.conftest import Stack
 from tests.engines import wait_for
 
 UP_LIMIT_S = 900
@@ -52,9 +54,10 @@ def test_real_engine_serves_demo_keys_and_leaves_with_the_flag(
         status, answer = ask(bare_stack, caller)
         assert (status, answer.get("usage", {}).get("completion_tokens")) == (200, 12), answer
         assert answer["choices"][0]["message"]["content"].isascii()
-    supervisor = bare_stack.status()["supervisor_pid"]
-    os.kill(supervisor, signal.SIGKILL)
-    wait_for(lambda: supervisor not in processes_of(bare_stack.state), 10)
+    supervisor = State(bare_stack.state).holder()
+    assert supervisor is not None
+    os.kill(supervisor.pid, signal.SIGKILL)
+    assert not proc.wait_gone([supervisor], 30)
     bare_stack.down()  # checks that no process is left, vLLM's own children included
 
     bare_stack.up("--demo")
