@@ -10,6 +10,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from capacity.drivers.vllm_env import VllmEnvironment
+from console.demo.real_engine import REPLICAS
 from console.supervisor import proc
 from console.supervisor.state import State
 from tests.conftest import Stack
@@ -49,7 +50,7 @@ def test_real_engine_serves_demo_keys_and_leaves_with_the_flag(
 ) -> None:
     bare_stack.up("--demo", "--real-engine", timeout_s=UP_LIMIT_S)
     assert "vLLM 0.32.0 is ready" in bare_stack.started
-    assert {row["state"] for row in replicas(bare_stack)} == {"running"}
+    assert [row["state"] for row in replicas(bare_stack)] == ["running"] * REPLICAS
     for caller in bare_stack.credentials["demo_callers"]:
         status, answer = ask(bare_stack, caller)
         assert (status, answer.get("usage", {}).get("completion_tokens")) == (200, 12), answer
