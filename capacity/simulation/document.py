@@ -24,6 +24,7 @@ from capacity.simulation.profile_document import (
 from capacity.simulation.profiles import EngineProfile
 from capacity.simulation.scenario import (
     ClientSpec,
+    Electricity,
     FaultSpec,
     PolicySpec,
     ReplicaSpec,
@@ -33,10 +34,15 @@ from capacity.simulation.scenario import (
 from capacity.simulation.workload import Arrival, Lengths, Phase, fixed, lognormal, stream
 from routing.contracts.enums import WorkClass
 from routing.contracts.snapshot import Limit, Price
+from telemetry.stats.carbon import Inputs
 
 MOST_REPLICAS: Final = 10_000
 MOST_VIRTUAL_S: Final = 31 * 86_400.0
 MOST_GATEWAYS: Final = 64
+MOST_GPUS: Final = 1024  # of one replica
+MOST_POWER_W: Final = 5_000.0  # of one GPU, as the page of carbon takes it
+MOST_G_PER_KWH: Final = 2_000.0
+MOST_PUE: Final = 5.0
 MOST_RATE_PER_S: Final = 1e6  # of one stream; more than a gateway's core decides by far
 
 _Spec = TypeVar("_Spec", PolicySpec, ClientSpec)
@@ -53,6 +59,31 @@ class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cv: float = 0.0
 
 
+class ElectricityPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of one replica: GPUs, watts of one, grams CO2e a kWh of its grid, facility over IT energy."""
+
+    gpus: int
+    power_w: float
+    grid_g_per_kwh: float
+    pue: float
+
+    def electricity(self) -> Electricity:
+        """The same. Raises `DocumentError` for what no site has."""
+        checks = (
+            (1 <= self.gpus <= MOST_GPUS, f"gpus: 1 to {MOST_GPUS}"),
+            (0 < self.power_w <= MOST_POWER_W, f"power_w: above 0, at most {MOST_POWER_W:.0f}"),
+            (
+                0 <= self.grid_g_per_kwh <= MOST_G_PER_KWH,
+                f"grid_g_per_kwh: 0 to {MOST_G_PER_KWH:.0f}",
+            ),
+            (1 <= self.pue <= MOST_PUE, f"pue: 1 to {MOST_PUE:.0f}"),
+        )
+        for holds, text in checks:
+            if not holds:
+                raise DocumentError(f"fleet: electricity: {text}")
+        return Electricity(self.gpus, Inputs(self.power_w, self.grid_g_per_kwh, self.pue))
+
+
 class FleetPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Replicas alike; their ids are the pool's name and a number.
 
@@ -67,6 +98,7 @@ class FleetPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     speculation: SpeculationPart | None = None
     tiers: tuple[TierPart, ...] = ()
     prefill: PrefillDocument | None = None
+    electricity: ElectricityPart | None = None
 
     def files(self) -> list[str]:
         """Names of the profiles that it needs from files and pools."""
@@ -81,7 +113,8 @@ class FleetPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.tiers:
             profile = replace(profile, tiers=tiers_of(self.tiers))
         prefill = prefill_of(self.prefill, files) if self.prefill else None
-        return ReplicaSpec("", profile, self.pool, self.ready_at_s, prefill)
+        electricity = self.electricity.electricity() if self.electricity else None
+        return ReplicaSpec("", profile, self.pool, self.ready_at_s, prefill, electricity)
 
 
 class TenantPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

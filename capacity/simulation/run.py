@@ -259,6 +259,8 @@ class Run:
         measures = self.measures
         samples = max(1, measures.samples)
         weights = {name: tenant.weight for name, tenant in self._tenants.items()}
+        total = measures.total()
+        footprint = self.scenario.footprint()
         return {
             "seed": self.seed,
             "digest": self.digest,
@@ -266,7 +268,7 @@ class Run:
             "measured_s": span_s,
             "jobs": self.jobs,
             "events": self.events.total,
-            "total": measures.total().as_json(span_s),
+            "total": total.as_json(span_s),
             "slices": {
                 f"{tenant}/{work_class.value}": one.as_json(span_s)
                 for (tenant, work_class), one in sorted(measures.slices.items())
@@ -276,6 +278,12 @@ class Run:
             "kv_ratio_max": measures.kv_ratio_max,
             "running_mean": measures.running_sum / samples,
             "waiting_mean": measures.waiting_sum / samples,
+            "energy_kwh": footprint and footprint.energy_kwh,
+            "gco2e": footprint and footprint.total_g,
+            "per_answer": {
+                "spend_nanousd": total.spend_nanousd / total.ok if total.ok else None,
+                "gco2e": footprint.total_g / total.ok if footprint and total.ok else None,
+            },
         }
 
 

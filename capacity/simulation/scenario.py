@@ -7,6 +7,7 @@ from enum import StrEnum
 from capacity.simulation.profiles import EngineProfile
 from routing.contracts.enums import WorkClass
 from routing.contracts.snapshot import FailurePolicy, Limit, Price
+from telemetry.stats.carbon import Footprint, Inputs, footprint
 
 NO_PRICE = Price(0, 0, 0, 0)
 MONDAY_MS = 1_767_571_200_000  # 5 January 2026, 00:00 UTC: where a run's time 0 stands by default
@@ -47,6 +48,14 @@ class PrefillPart:
 
 
 @dataclass(frozen=True, slots=True)
+class Electricity:
+    """What a replica's footprint stands on: its GPUs, the power of one, and the site."""
+
+    gpus: int
+    inputs: Inputs
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaSpec:
     """One replica; it takes work from `ready_at_s` on. With `prefill` its profile only decodes."""
 
@@ -55,6 +64,7 @@ class ReplicaSpec:
     pool: str = "pool"
     ready_at_s: float = 0.0
     prefill: PrefillPart | None = None
+    electricity: Electricity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +163,17 @@ class Scenario:
     gateways: int = 1
     scrape_s: float = 1.0
     start_ms: int = MONDAY_MS
+
+    def footprint(self) -> Footprint | None:
+        """Of the fleet while it is measured, busy or idle, a replica's from when it takes work.
+
+        None unless every replica says what it runs on: unknown is not nothing.
+        """
+        total = Footprint()
+        for one in self.replicas:
+            if one.electricity is None:
+                return None
+            powered_s = max(0.0, self.until_s - max(self.from_s, one.ready_at_s))
+            part = footprint(powered_s * one.electricity.gpus, one.electricity.inputs)
+            total = total.plus(part)
+        return total

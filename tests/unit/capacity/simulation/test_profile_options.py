@@ -2,11 +2,17 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from capacity.simulation.catalogue import Origin, estimate, named
-from capacity.simulation.document import DocumentError, read_document, scenario_of
+from capacity.simulation.document import (
+    DocumentError,
+    read_document,
+    scenario_of,
+    streams_of,
+)
 from capacity.simulation.engine import Replica
 from capacity.simulation.hardware import GPUS, MODELS, Precision
 from capacity.simulation.options import tokens_per_step, transfer_s, with_speculation
@@ -208,6 +214,14 @@ def test_a_written_profile_is_read_again() -> None:
             "no engine profile",
         ),
         ({"profile": "absent.json"}, "absent.json"),
+        (
+            {"electricity": {"gpus": 1, "power_w": 700, "grid_g_per_kwh": 350, "pue": 0.9}},
+            "electricity: pue: 1 to 5",
+        ),
+        (
+            {"electricity": {"gpus": 1, "power_w": 700, "grid_g_per_kwh": 350, "pue": "much"}},
+            "pue",
+        ),
     ],
 )
 def test_a_bad_option_is_refused_by_name(part: dict, message: str) -> None:
@@ -218,3 +232,36 @@ def test_a_bad_option_is_refused_by_name(part: dict, message: str) -> None:
     }
     with pytest.raises(DocumentError, match=message):
         scenario_of(read_document(json.dumps(document).encode()))
+
+
+def test_a_fleet_that_says_what_it_runs_on_has_a_footprint() -> None:
+    """By hand: 4 GPUs of 700 W at PUE 1.2 are 3.36 kW; the second begins after half of the time."""
+    part = {
+        "profile": "demo",
+        "replicas": 1,
+        "electricity": {"gpus": 4, "power_w": 700, "grid_g_per_kwh": 350, "pue": 1.2},
+    }
+    document = {
+        "until_s": 60,
+        "fleet": [part, {**part, "ready_at_s": 30}],
+        "tenants": [{"id": "t", "output_nanousd": 1_000_000}],
+        "workload": [{"rate_per_s": 2, "input": {"mean": 32}, "output": {"mean": 8}}],
+    }
+
+    def report() -> dict[str, Any]:
+        read = read_document(json.dumps(document).encode())
+        return run(scenario_of(read), streams_of(read)[0]).report()
+
+    found = report()
+    answers = found["total"]["ok"]
+    assert answers > 60
+    assert found["energy_kwh"] == pytest.approx(3.36 * 90 / 3600)
+    made_g = 4 * 90 * 150_000 / (4 * 365.25 * 86_400)
+    assert found["gco2e"] == pytest.approx(350 * 3.36 * 90 / 3600 + made_g)
+    assert found["per_answer"]["gco2e"] == pytest.approx(found["gco2e"] / answers)
+    assert found["per_answer"]["spend_nanousd"] == pytest.approx(8)
+
+    document["fleet"][1].pop("electricity")
+    unknown = report()
+    assert (unknown["energy_kwh"], unknown["gco2e"]) == (None, None)
+    assert unknown["per_answer"] == {"spend_nanousd": pytest.approx(8), "gco2e": None}
