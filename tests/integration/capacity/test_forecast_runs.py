@@ -92,6 +92,7 @@ def test_too_little_history_is_said_and_nothing_is_invented(world):
     assert hour.points
 
 
+@pytest.mark.timeout(600)  # fits of five series take a core for half a minute, if there is one
 def test_real_days_are_forecast_better_than_by_the_floors_alone(world):
     """ServeGen's nine days, by client: models must earn their place on what really came."""
     assert import_servegen() == 864
