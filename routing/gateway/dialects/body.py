@@ -129,14 +129,18 @@ def _read(body: bytes, operation: Operation) -> Call:
 def _ask(fields: Fields, call: Call, prompts: Prompts) -> Ask:
     operation, repeats = call.operation, prompts.repeats or {}
     size = dense = 0
+    is_escaped = False  # the prompt itself
     for name, text in fields.items():
         if name in operation.prompt_fields and not (prompts.ids and name == operation.field):
             read = len(text) * repeats.get(name, 1)
             size += read
-            if _is_dense(text):
+            has_escape = UNICODE_ESCAPE.search(text) is not None
+            if has_escape or _is_dense(text):
                 dense += read
+            if name == operation.field:
+                is_escaped = has_escape
     images = picture_total = 0
-    for url in () if prompts.ids else _pictures(operation, call.prompt):
+    for url in () if prompts.ids else _pictures(operation, call.prompt, is_escaped=is_escaped):
         images += 1
         size -= len(url)
         dense -= len(url) if dense else 0
@@ -163,11 +167,11 @@ def _ask(fields: Fields, call: Call, prompts: Prompts) -> Ask:
     )
 
 
-def _pictures(operation: Operation, prompt: bytes) -> list[bytes]:
+def _pictures(operation: Operation, prompt: bytes, *, is_escaped: bool) -> list[bytes]:
     """Embedded pictures as `data:` URLs; one that is named by its address is empty."""
     if operation.pictures is not None:
         return operation.pictures(prompt)
-    spelled = _plainly_spelled(prompt)
+    spelled = _plainly_spelled(prompt) if is_escaped else prompt
     if b"image_url" not in spelled:
         return []
     return [match[1] or b"" for match in _PICTURE.finditer(spelled)]
@@ -179,12 +183,10 @@ def _plainly_spelled(prompt: bytes) -> bytes:
 
 
 def _is_dense(text: bytes) -> bool:
-    """Does a token hold few bytes here: digits, signs, other alphabets, escapes?
+    """Does a token hold few bytes here: digits, signs, other alphabets?
 
     The frame's own signs, of messages or a string, are told apart from the text's.
     """
-    if UNICODE_ESCAPE.search(text):
-        return True
     signs = len(text.translate(None, _LETTERS)) - 2
     if signs * DENSE_SHARE <= len(text):
         return False  # without its frames it is plainer still

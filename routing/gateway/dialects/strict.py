@@ -52,9 +52,8 @@ def _check_utf8(body: bytes) -> None:
 
 def is_deeper(body: bytes, limit: int) -> bool:
     """Whether valid JSON nests deeper than `limit`: strings out, then pair by pair."""
-    if _TWO_BACKSLASHES.search(body):
-        body = body.replace(b"\\\\", b"")
-    bare = body.replace(b'\\"', b"").translate(None, _NOT_STRUCTURE)
+    plain = _TWO_BACKSLASHES.sub(b"", body).replace(b'\\"', b"")
+    bare = plain.translate(None, _NOT_STRUCTURE)
     brackets = b"".join(bare.split(b'"')[::2])
     for _ in range(limit):
         if not brackets:
