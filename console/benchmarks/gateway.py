@@ -1,4 +1,4 @@
-"""What the gateway costs beside nginx, in one run: CPU per request and per streamed chunk.
+"""What the gateway costs beside nginx, in one run: CPU per request, long prompt, streamed chunk.
 
 nginx relays to the same upstream after comparing one static key; the gateway does its whole
 admission (key, estimate, reservation in a real store, routing, settlement, journal). CPU is read
@@ -34,6 +34,8 @@ MEASURED_CORE = {0}
 OTHER_CORE = {1}
 CONNECTIONS = 32
 STREAM_CHUNKS = 128
+SHORT_BYTES = 216  # of a prompt
+LONG_BYTES = 100_000  # as agents send that read files
 READY_TIMEOUT_S = 20.0
 NGINX_CONF = """
 worker_processes 1; daemon off; pid {dir}/nginx.pid; error_log {dir}/nginx.err warn;
@@ -103,6 +105,13 @@ def run(*, is_quick: bool) -> list[Figure]:
             (_measure(nginx, seconds, STREAM_CHUNKS), _measure(gateway, seconds, STREAM_CHUNKS))
             for _ in range(rounds)
         ]
+        long = [
+            (
+                _measure(nginx, seconds / 2, 0, LONG_BYTES),
+                _measure(gateway, seconds / 2, 0, LONG_BYTES),
+            )
+            for _ in range(rounds)
+        ]
     return [
         figure_of(
             "gateway_cpu_per_request",
@@ -119,13 +128,21 @@ def run(*, is_quick: bool) -> list[Figure]:
             "us",
             [(old.cpu_us_per_chunk, new.cpu_us_per_chunk) for old, new in streams],
         ),
+        figure_of(
+            "gateway_cpu_per_long_request",
+            "us",
+            [(old.cpu_us_per_request, new.cpu_us_per_request) for old, new in long],
+        ),
     ]
 
 
-def _measure(candidate: Candidate, seconds: float, chunks: int) -> Round:
+def _measure(
+    candidate: Candidate, seconds: float, chunks: int, prompt_bytes: int = SHORT_BYTES
+) -> Round:
     command = [
         sys.executable, "-m", "console.benchmarks.stand", "load",
         str(candidate.port), BENCH_KEY, str(CONNECTIONS), str(seconds), str(chunks),
+        str(prompt_bytes),
     ]  # fmt: skip
     before = cpu_s(candidate.pid)
     with _process(command, OTHER_CORE, output=subprocess.PIPE) as generator:

@@ -2,8 +2,8 @@
 
 `python -m console.benchmarks.stand upstream PORT` answers any POST with a small completion, or with
 an SSE stream of `max_tokens` chunks when the body asks for one. `... load PORT KEY CONNS SECONDS
-CHUNKS` keeps CONNS requests in flight for SECONDS and prints one JSON object
-of counts and latencies.
+CHUNKS BYTES` keeps CONNS requests with prompts of BYTES in flight for SECONDS and prints one JSON
+object of counts and latencies.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import cast
 import httptools
 import uvloop
 
+LOREM = "lorem ipsum dolor sit amet "
 CHUNK = (
     b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m",'
     b'"choices":[{"index":0,"delta":{"content":" token"},"finish_reason":null}]}\n\n'
@@ -127,12 +128,12 @@ async def serve_upstream(port: int) -> None:
 
 
 async def load(
-    port: int, key: str, connections: int, seconds: float, chunks: int
+    port: int, key: str, connections: int, seconds: float, chunks: int, prompt_bytes: int
 ) -> dict[str, float]:
     """Drive `connections` callers for `seconds`; `chunks` 0 means plain JSON answers."""
     body: dict[str, object] = {
         "model": "m",
-        "messages": [{"role": "user", "content": "lorem ipsum dolor sit amet " * 8}],
+        "messages": [{"role": "user", "content": LOREM * (prompt_bytes // len(LOREM))}],
         "max_tokens": chunks or 100,
     }
     if chunks:
@@ -168,11 +169,12 @@ def main() -> None:
     match sys.argv[1:]:
         case ["upstream", port]:
             uvloop.run(serve_upstream(int(port)))
-        case ["load", port, key, connections, seconds, chunks]:
-            result = uvloop.run(load(int(port), key, int(connections), float(seconds), int(chunks)))
+        case ["load", port, key, connections, seconds, chunks, prompt_bytes]:
+            counts = (int(connections), float(seconds), int(chunks), int(prompt_bytes))
+            result = uvloop.run(load(int(port), key, *counts))
             sys.stdout.write(json.dumps(result) + "\n")
         case _:
-            sys.exit("usage: stand upstream PORT | load PORT KEY CONNS SECONDS CHUNKS")
+            sys.exit("usage: stand upstream PORT | load PORT KEY CONNS SECONDS CHUNKS BYTES")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,12 @@ from typing import Any
 
 from tests.conftest import ROOT, clean_environment
 
-FIGURES = {"gateway_cpu_per_request", "gateway_requests_per_s", "gateway_cpu_per_chunk"}
+FIGURES = {
+    "gateway_cpu_per_request",
+    "gateway_cpu_per_long_request",
+    "gateway_requests_per_s",
+    "gateway_cpu_per_chunk",
+}
 
 
 def measured(name: str, names: set[str], timeout_s: float) -> dict[str, Any]:
