@@ -48,6 +48,13 @@ class NotFound(DomainError):  # noqa: N818
     status = 404
 
 
+class NoSuchTenant(NotFound):
+    """No tenant of that name, or another person's: one answer, so that nobody can tell which."""
+
+    def __init__(self, *, field: str = "") -> None:
+        super().__init__("No such tenant.", field=field)
+
+
 class Forbidden(DomainError):  # noqa: N818
     """The caller's role does not allow the act."""
 

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from console.accounts.rules import Permission, permissions_everywhere, permissions_in_tenant
 from console.audit.rules import Actor
-from console.errors import Forbidden, InvalidInput, NotFound
+from console.errors import Forbidden, InvalidInput, NoSuchTenant, NotFound
 from console.models import ApiToken, Role, User
 
 __all__ = [
@@ -91,7 +91,7 @@ def require(user: Caller, permission: Permission, tenant_id: int | None = None) 
     if can(user, permission, tenant_id):
         return
     if tenant_id is not None and not can(user, Permission.TENANT_VIEW, tenant_id):
-        raise NotFound("No such object.")
+        raise NoSuchTenant()
     raise Forbidden(
         f"This needs the permission {permission.value}.",
         hint="Ask an admin for the role or grant that includes it.",

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from console.audit.rules import Actor
 from console.audit.services import record
-from console.errors import Conflict, InvalidInput, NotFound
+from console.errors import Conflict, InvalidInput, NoSuchTenant, NotFound
 from console.jobs.services import enqueue
 from console.validation import save_valid
 from console.web.store import store
@@ -64,7 +64,7 @@ def apply_override(
         try:
             tenant_id = tenant_by_slug(wanted.tenant).id
         except NotFound as error:
-            raise NotFound("No such tenant.", field="tenant") from error
+            raise NoSuchTenant(field="tenant") from error
     now = timezone.now()
     present = same_in_force(source=source, tenant_id=tenant_id, wanted=wanted)
     if present is not None and present.run_id == run_id:

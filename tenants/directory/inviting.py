@@ -19,7 +19,7 @@ from django.utils import timezone
 from console.accounts.selectors import Caller, has_console_role, is_called
 from console.audit.rules import Actor
 from console.audit.services import record
-from console.errors import Conflict, InvalidInput, NotFound
+from console.errors import Conflict, InvalidInput, NoSuchTenant, NotFound
 from console.validation import save_valid
 from routing.contracts.digest import keyed_digest
 from tenants.directory.rules import DEFAULT_INVITED_DAYS, MOST_INVITED_DAYS
@@ -170,7 +170,7 @@ def _open(tenant_id: int) -> QuerySet[Invitation, Invitation]:
 
 def _lock(tenant_id: int) -> None:
     if not Tenant.objects.select_for_update().filter(pk=tenant_id).exists():
-        raise NotFound("No such tenant.")
+        raise NoSuchTenant()
 
 
 def _by_secret(secret: str) -> Invitation:

@@ -8,7 +8,7 @@ from datetime import datetime
 from django.db import models
 
 from console.accounts.selectors import Caller, may_reach_everybody
-from console.errors import InvalidInput, NotFound
+from console.errors import InvalidInput, NoSuchTenant, NotFound
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 from routing.contracts.snapshot import ALL_MODELS, TenantEntry, bucket_of
 from routing.contracts.snapshot import Limit as LimitEntry
@@ -216,7 +216,7 @@ def subject_of(key_id: int | None, model: str | None, work_class: str, resource:
 
 def _one(row: Tenant | None) -> TenantView:
     if row is None:
-        raise NotFound("No such tenant.")
+        raise NoSuchTenant()
     return _view(row)
 
 

@@ -10,7 +10,7 @@ from django.db import transaction
 
 from console.audit.rules import Actor
 from console.audit.services import record
-from console.errors import Conflict, InvalidInput, NotFound
+from console.errors import Conflict, InvalidInput, NoSuchTenant, NotFound
 from console.jobs.services import enqueue
 from console.validation import save_valid
 from routing.contracts.snapshot import ALL_MODELS
@@ -274,7 +274,7 @@ def _set_state(tenant_id: int, state: TenantState, act: str, actor: Actor, reaso
 def _locked(tenant_id: int) -> Tenant:
     row = Tenant.objects.select_for_update().filter(pk=tenant_id).first()
     if row is None:
-        raise NotFound("No such tenant.")
+        raise NoSuchTenant()
     return row
 
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from console.audit.rules import Actor
 from console.audit.services import record
-from console.errors import Conflict, InvalidInput, NotFound
+from console.errors import Conflict, InvalidInput, NoSuchTenant, NotFound
 from console.validation import save_valid
 from routing.contracts.digest import keyed_digest
 from routing.contracts.snapshot import ALL_MODELS
@@ -66,7 +66,7 @@ def issue_key(
     if expires_at is not None and expires_at <= timezone.now():
         raise InvalidInput("A key must end in the future.", field="expires_at")
     if not Tenant.objects.select_for_update().filter(pk=tenant_id).exists():
-        raise NotFound("No such tenant.")
+        raise NoSuchTenant()
     prefix, secret = _new_secret("issue", tenant_id, idempotency_key)
     digest = _digest(secret)
     present = ApiKey.objects.filter(tenant_id=tenant_id, digest=digest).first()

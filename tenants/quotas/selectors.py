@@ -14,7 +14,7 @@ from django.utils import timezone
 from redis import Redis
 from redis.exceptions import RedisError
 
-from console.errors import NotFound
+from console.errors import NoSuchTenant
 from routing.contracts.enums import Dimension, LimitScope, WindowKind
 from routing.contracts.snapshot import bucket_of
 from routing.decision.limits import limit_name, window_edges
@@ -119,7 +119,7 @@ def positions(tenant_id: int) -> list[LimitPosition]:
     """
     zone = Tenant.objects.filter(pk=tenant_id).values_list("timezone", flat=True).first()
     if zone is None:
-        raise NotFound("No such tenant.")
+        raise NoSuchTenant()
     bound = limits(tenant_id)
     try:
         return _read(_store(), str(tenant_id), zone, bound)

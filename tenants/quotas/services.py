@@ -7,7 +7,7 @@ from django.db import transaction
 
 from console.audit.rules import Actor
 from console.audit.services import record
-from console.errors import InvalidInput, NotFound
+from console.errors import InvalidInput, NoSuchTenant
 from console.validation import save_valid
 from routing.contracts.enums import Dimension, LimitScope, WindowKind, WorkClass
 from routing.contracts.resources import RESOURCE_NAME_HINT, is_resource_name
@@ -77,7 +77,7 @@ def set_limit(  # noqa: PLR0913 - the columns of a limit, all by name
     window does not take, or an amount outside 0 to `MAX_AMOUNT`.
     """
     if not Tenant.objects.select_for_update().filter(pk=tenant_id).exists():
-        raise NotFound("No such tenant.")
+        raise NoSuchTenant()
     bound = _bound(tenant_id, scope, dimension, window, (key_id, model, work_class, resource))
     anchor_min = _anchor_min(bound.window, anchor_day, anchor_time)
     row = Limit.objects.filter(tenant_id=tenant_id, **bound.columns()).first()

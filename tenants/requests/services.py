@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from console.audit.rules import SYSTEM, Actor
 from console.audit.services import record
-from console.errors import Conflict, InvalidInput, NotFound
+from console.errors import Conflict, InvalidInput, NoSuchTenant, NotFound
 from console.validation import save_valid
 from console.web import units
 from routing.contracts.enums import Dimension, LimitScope
@@ -44,7 +44,7 @@ def ask_for_more(
     limit, a bad end, too many open), or `Conflict` when one for this limit is open already.
     """
     if not Tenant.objects.select_for_update().filter(pk=tenant_id).exists():
-        raise NotFound("No such tenant.")
+        raise NoSuchTenant()
     limit = Limit.objects.filter(tenant_id=tenant_id, pk=limit_id).first()
     if limit is None:
         raise InvalidInput(

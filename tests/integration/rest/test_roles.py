@@ -1,5 +1,6 @@
 """REST: what each role may do, and what is absent for it."""
 
+import json
 import re
 
 import pytest
@@ -93,6 +94,28 @@ def test_another_tenants_object_and_none_at_all_look_the_same(world):
     assert rotated.status_code == 404
     assert [row["slug"] for row in caller.call("get", "tenants/").json()["items"]] == ["acme"]
     assert {row["tenant"] for row in caller.call("get", "usage/").json()["items"]} == {"acme"}
+
+
+def test_no_answer_tells_a_stranger_which_tenants_there_are(world):
+    """Every endpoint that names a tenant, asked for another's and for none: the same to the word."""
+    caller = Caller(world, "nobody")
+    compared = 0
+    for method, path, body, _ in ENDPOINTS:
+        text = json.dumps(body)
+        if not re.search(r"\bacme\b", path) and '"acme"' not in text:
+            continue
+        other = json.loads(text.replace('"acme"', '"no-such"'))
+        told = [
+            (answer.status_code, {**answer.json(), "request_id": ""})
+            for answer in (
+                caller.call(method, path, body),
+                caller.call(method, re.sub(r"\bacme\b", "no-such", path), other),
+            )
+        ]
+        assert told[0] == told[1], (method, path)
+        assert told[0][0] in (403, 404), (method, path)
+        compared += 1
+    assert compared > 30
 
 
 def test_members_see_nothing_of_the_fleet_in_their_rows(world):
