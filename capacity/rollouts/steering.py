@@ -36,6 +36,7 @@ from capacity.rollouts.selectors import (
 from capacity.rollouts.services.acts import Plan
 from console.accounts.person import acting
 from console.accounts.selectors import Permission, require
+from console.characters import first_refused, said_of
 from console.errors import DomainError, NotFound
 from console.web.forms import ServiceForm, TypedConfirmation, WholeNumberField
 from console.web.htmx import render_form
@@ -142,8 +143,8 @@ class StartForm(TypedConfirmation):
             raise forms.ValidationError(f"This is not JSON: {error}") from error
         if not isinstance(found, dict):
             raise forms.ValidationError('Settings are one object: {"name": value, ...}.')
-        if "\\u0000" in text:
-            raise forms.ValidationError("A text holds NUL, which cannot be kept.")
+        if refused := first_refused(found):
+            raise forms.ValidationError(f"{refused[0] or 'A name in it'}: {said_of(refused[1])}")
         return found
 
     def clean_pause_after(self) -> tuple[int, ...]:

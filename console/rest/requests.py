@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from django.core.exceptions import RequestDataTooBig
-from rest_framework.exceptions import ParseError
+from rest_framework.exceptions import ErrorDetail, ParseError, ValidationError
 from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 
+from console.characters import first_refused, said_of
+
 MAX_BODY_BYTES = 512 * 1024  # a policy document (256 KiB) with room for escapes
-_UNSTORABLE_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")  # how JSON has to write them
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{8,200}")
 
 
@@ -39,17 +39,16 @@ class StrictJSONParser(JSONParser):
         media_type: str | None = None,
         parser_context: Mapping[str, Any] | None = None,
     ) -> Any:
-        """The value. Raises `ParseError`, or `RequestDataTooBig` (413)."""
+        """The value. Raises `ParseError`, `ValidationError`, or `RequestDataTooBig` (413)."""
         raw = stream.read(MAX_BODY_BYTES + 1)
         if len(raw) > MAX_BODY_BYTES:
             raise RequestDataTooBig
         try:
             text = codecs.decode(raw, "utf-8")
             value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
-            if _UNSTORABLE_ESCAPE.search(text):
-                _refuse_unstorable(value)
         except (ValueError, RecursionError) as error:
             raise ParseError(f"The body is not JSON that this accepts: {error}") from error
+        _refuse_unshowable(value)
         return value
 
 
@@ -62,17 +61,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse_unstorable(value: Any) -> None:
-    """Raise `ValueError` for text that PostgreSQL cannot hold: NUL, or half of a surrogate pair."""
-    waiting = [value]
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, dict):
-            waiting += [*found.keys(), *found.values()]
-        elif isinstance(found, list):
-            waiting += found
-        elif isinstance(found, str) and _UNSTORABLE.search(found):
-            raise ValueError("a text holds NUL or half of a surrogate pair")
+def _refuse_unshowable(value: Any) -> None:
+    """Raise `ValidationError` naming the field whose text holds what no text may hold."""
+    found = first_refused(value)
+    if found is None:
+        return
+    path, character = found
+    fault = ErrorDetail(said_of(character), code="refused_character")
+    raise ValidationError({path: [fault]} if path else [fault])
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from console.characters import first_refused, said_of
 from console.errors import InvalidInput
 from routing.policies.rules.document import from_plain, in_order
 from routing.policies.rules.words import Sentence, words
@@ -56,6 +57,9 @@ def parse(text: str) -> dict[str, object]:
         raise InvalidInput("Nested too deeply.", field="document") from error
     if not isinstance(value, dict):
         raise InvalidInput("A policy is a JSON object.", field="document")
+    if refused := first_refused(value):
+        where = refused[0] or "a name"
+        raise InvalidInput(f"{where}: {said_of(refused[1])}", field="document")
     return value
 
 

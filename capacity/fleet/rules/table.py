@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from console.characters import first_refused, refused_in, said_of
+
 MAX_ROWS = 2000
 MAX_CHARS = 512 * 1024
 MAX_CELL_CHARS = 20_000
@@ -160,8 +162,8 @@ def rows_of(kind: Kind, text: str) -> tuple[Row, ...]:
     """Every line of a CSV text. Raises `TableError` for a text that has no rows to speak of."""
     if len(text) > MAX_CHARS:
         raise TableError(f"The file has more than {MAX_CHARS} characters: split it.")
-    if "\0" in text:
-        raise TableError("The file holds NUL characters: it is not a CSV text.")
+    if character := refused_in(text):
+        raise TableError(f"The file holds the character {character}: it is not a CSV text.")
     reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
     found: list[Row] = []
     seen: dict[tuple[Value, ...], int] = {}
@@ -280,8 +282,8 @@ def _object(text: str) -> dict[str, object]:
         raise ValueError(f"It is not JSON: {error}.") from error
     if not isinstance(found, dict):
         raise ValueError('It is not one object: {"name": value, ...}.')  # noqa: TRY004 - as others
-    if "\\u0000" in text:
-        raise ValueError("A text in it holds NUL.")
+    if refused := first_refused(found):
+        raise ValueError(f"{refused[0] or 'A name in it'}: {said_of(refused[1])}")
     return found
 
 

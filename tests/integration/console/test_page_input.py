@@ -87,6 +87,38 @@ def test_a_form_with_a_nul_is_refused_by_name(client, path):
     assert "name: a NUL" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("\x1b[31mred", "U+001B"), ("abc\u202egnp.exe", "U+202E"), ("x\x85y", "U+0085")],
+)
+def test_a_text_that_cannot_be_shown_is_refused_at_its_field(client, text, said):
+    for path, field in (
+        ("/new-tenant/", "name"),
+        ("/new-person/", "username"),
+        ("/tenants/acme/suspend/", "reason"),
+        ("/policies/main/edit/", "note"),
+        ("/inventory/import/?kind=region", "csv"),
+    ):
+        answer = client.post(path, {field: text, "document": "{}"})
+        assert answer.status_code == 422, path
+        assert said in answer.text, path
+
+
+@pytest.mark.parametrize("character", ["\\u0000", "\\u202e", "\\ud800"])
+def test_what_a_document_only_escapes_is_refused_like_what_it_holds(client, character):
+    document = '{"name": "main", "note": "a' + character + '", "models": {}}'
+    for act in ("check", "publish"):
+        answer = client.post("/policies/main/edit/", {"document": document, "act": act})
+        assert answer.status_code == 422, act
+        assert f"note: Holds the character U+{character[2:].upper()}" in answer.text, act
+    saved = client.post("/policies/main/edit/", {"document": document, "act": "save"}, follow=True)
+    assert f"note: Holds the character U+{character[2:].upper()}" in saved.text  # kept as typed
+    spec = '{"a": "' + character + '"}'
+    answer = client.post("/fleet/pools/p-a/roll-out/", {"spec": spec})
+    assert answer.status_code == 422
+    assert f"a: Holds the character U+{character[2:].upper()}" in answer.text
+
+
 @pytest.mark.parametrize("path", UNREADABLE)
 def test_a_filter_that_cannot_be_read_is_named(client, path):
     answer = client.get(path)

@@ -87,19 +87,43 @@ def test_what_django_raises_about_a_request_is_a_refusal(headers, monkeypatch, e
     assert problem_of(answer, status)["code"] != "internal"
 
 
-@pytest.mark.parametrize("text", ["a\x00b", "a\ud800b", "\udc00"], ids=["nul", "high", "low"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a\x00b", "U+0000"),
+        ("a\ud800b", "U+D800"),
+        ("\udc00", "U+DC00"),
+        ("\x1b[31mred", "U+001B"),
+        ("abc\u202egnp.exe", "U+202E"),
+        ("\u2066x", "U+2066"),
+        ("\x85", "U+0085"),
+    ],
+    ids=["nul", "high", "low", "escape", "override", "isolate", "c1"],
+)
 @pytest.mark.parametrize("field", ["name", "allowed_models", "new"])
-def test_text_that_cannot_be_stored_is_refused_wherever_it_stands(headers, text, field):
+def test_a_character_that_no_text_may_hold_is_refused_wherever_it_stands(
+    headers, text, said, field
+):
     body = {"slug": "s", "name": "n", "allowed_models": ["m"]}
     if field == "new":
         body[text] = 1
     else:
         body[field] = [text] if field == "allowed_models" else text
     answer = Client().post("/api/v1/tenants/", json.dumps(body), JSON, headers=headers)
-    problem_of(answer, 400)
+    told = problem_of(answer, 400)
+    assert (told["field"], said in told["title"]) == ("" if field == "new" else field, True)
     document = {"document": {"name": "main", "note": text, "models": {text: []}}}
     answer = Client().post("/api/v1/policy-check/", json.dumps(document), JSON, headers=headers)
-    problem_of(answer, 400)
+    told = problem_of(answer, 400)
+    assert (told["field"], said in told["title"]) == ("document.note", True)
+    raw = json.dumps({**body, "slug": text}, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    problem_of(Client().post("/api/v1/tenants/", raw, JSON, headers=headers), 400)
+
+
+def test_line_ends_and_tabs_are_plain_characters(headers):
+    body = {"slug": "lines", "name": "one\n\ttwo \u05d0\u200d"}
+    answer = Client().post("/api/v1/tenants/", json.dumps(body), JSON, headers=headers)
+    assert (answer.status_code, answer.json()["name"]) == (201, body["name"])
 
 
 def test_a_pair_of_surrogates_is_a_plain_character(headers):

@@ -97,7 +97,7 @@ def test_another_tenants_object_and_none_at_all_look_the_same(world):
 
 
 def test_no_answer_tells_a_stranger_which_tenants_there_are(world):
-    """Every endpoint that names a tenant, asked for another's and for none: the same to the word."""
+    """Every endpoint that names a tenant, asked for another's and for none, in the same words."""
     caller = Caller(world, "nobody")
     compared = 0
     for method, path, body, _ in ENDPOINTS:

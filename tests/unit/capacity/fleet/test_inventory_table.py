@@ -50,7 +50,8 @@ def test_every_fault_names_its_line_and_column() -> None:
         (HEADER + 'n1,eu,a,"open', "Line 2 is not CSV"),
         (HEADER + "n1,eu,a,,1\n" * 1 + "x" * MAX_CHARS, "characters"),
         (HEADER + "".join(f"n{i},e,a,,1\n" for i in range(MAX_ROWS + 1)), "rows"),
-        ("name\0", "NUL"),
+        ("name\0", r"U\+0000"),
+        ("name\u202e", r"U\+202E"),
     ],
 )
 def test_a_text_that_is_no_table_says_what_to_change(text, said) -> None:
@@ -69,6 +70,7 @@ def test_a_text_that_is_no_table_says_what_to_change(text, said) -> None:
         ("pool", "spec", "[1]"),
         ("pool", "spec", '{"a": NaN}'),
         ("pool", "spec", '{"a": "\\u0000"}'),
+        ("pool", "spec", '{"a": ["\\u001b"]}'),
         ("pool", "spec", "[" * 10_000),
     ],
 )
