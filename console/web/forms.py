@@ -56,7 +56,7 @@ class TypedConfirmation(ServiceForm):
     confirm = forms.CharField(max_length=120, widget=forms.TextInput(attrs={"autocomplete": "off"}))
 
     def __init__(self, *args: object, expected: str, label: str, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        super().__init__(*args, **kwargs)
         self.expected = expected
         self.fields["confirm"].label = label
 

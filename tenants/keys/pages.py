@@ -73,7 +73,7 @@ class IssueForm(ServiceForm):
     idempotency_key = forms.CharField(widget=forms.HiddenInput, min_length=8, max_length=200)
 
     def __init__(self, *args: object, tenant: TenantView, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        super().__init__(*args, **kwargs)
         field = self.fields["project_id"]
         if isinstance(field, forms.TypedChoiceField):
             field.choices = [(item.id, item.slug) for item in projects(tenant.id)]

@@ -98,7 +98,7 @@ class LimitForm(ServiceForm):
     )
 
     def __init__(self, *args: object, keys: Mapping[int, str], **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        super().__init__(*args, **kwargs)
         field = self.fields["key_id"]
         if isinstance(field, forms.TypedChoiceField):
             field.choices = [("", "-"), *keys.items()]

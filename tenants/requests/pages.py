@@ -97,7 +97,7 @@ class AskForm(_AmountForm):
     def __init__(
         self, *args: object, limits: Sequence[LimitView], tenant: TenantView, **kwargs: object
     ) -> None:
-        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        super().__init__(*args, **kwargs)
         self._zone = ZoneInfo(tenant.timezone)
         self.fields["until"].help_text = f"{tenant.timezone}; empty: for good."
         field = self.fields["limit_id"]
