@@ -22,6 +22,7 @@ import httpx._transports.default
 import httpx2._transports.default
 import pytest
 import redis
+from django.contrib.auth.hashers import Argon2PasswordHasher
 from whitenoise.middleware import WhiteNoiseMiddleware
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,6 +53,11 @@ def add_files_once(middleware: WhiteNoiseMiddleware) -> None:
 
 
 WhiteNoiseMiddleware.add_files_from_finders = add_files_once
+
+# A password's hash costs a tenth of a second so that nobody guesses many: no test needs that.
+Argon2PasswordHasher.time_cost = 1
+Argon2PasswordHasher.memory_cost = 1024  # KiB
+Argon2PasswordHasher.parallelism = 1
 
 
 # Whole stacks that live for a session, in the order in which tests that use them run: last, so
