@@ -82,7 +82,13 @@ OTHERS = (
     "/t/acme/spend/",
     "/t/acme/spend/?by=key&of=input&range=day",
     "/t/acme/spend/?by=model&of=output&range=month",
-    "/t/acme/requests/?id={refused}",
+    "/t/acme/requests/?id=none",
+    "/t/acme/requests/{refused}/",
+    "/t/acme/requests/{served}/",
+    "/requests/",
+    "/requests/?id=none",
+    "/requests/{refused}/",
+    "/requests/{served}/",
     "/api/docs/",
 )
 FORMS = (
@@ -150,6 +156,7 @@ def path_of(world: factories.World, path: str) -> str:
     )
     path = path.replace("{request}", str(world.requests["acme"]))
     path = path.replace("{refused}", world.refusals["acme"][0])
+    path = path.replace("{served}", world.served["acme"][0])
     path = path.replace("{run}", str(PlaybookRun.objects.order_by("id").values_list("pk")[0][0]))
     return path.replace("{key}", str(world.keys["acme"].id))
 

@@ -46,6 +46,7 @@ _MORE = (
     ("What did the agents do?", "tasks"),
     ("What caused the bill?", "why_bill"),
     ("What is the carbon?", "carbon"),
+    ("Find a request", "find_request"),
     ("Drift of the inventory", "drift"),
     ("Prices of resources", "resource_prices"),
     ("Prices of pools", "pool_prices"),
@@ -179,8 +180,11 @@ def _request(text: str, seen: frozenset[int] | None) -> tuple[Hit, ...]:
     slug = slugs_of([tenant_id]).get(tenant_id) if tenant_id is not None else None
     if slug is None:
         return ()
-    view = "refusals" if seen is None else "own_refusals"
-    url = f"{reverse(view, kwargs={'slug': slug})}?id={spelled}"
+    url = (
+        reverse("request", kwargs={"request_id": spelled})
+        if seen is None
+        else reverse("own_request", kwargs={"slug": slug, "request_id": spelled})
+    )
     return (Hit(spelled, url, f"of {slug}: what became of it"),)
 
 

@@ -33,6 +33,7 @@ from tenants.keys import pages as keys
 from tenants.ledger import pages as ledger
 from tenants.portal import pages as portal
 from tenants.portal import refusals as portal_refusals
+from tenants.portal import request as portal_request
 from tenants.portal import tenants as portal_tenants
 from tenants.portal import usage as portal_usage
 from tenants.prices import pages as prices
@@ -159,6 +160,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("tenants/<slug:slug>/suspend/", directory.suspend, name="suspend_tenant"),
     path("tenants/<slug:slug>/restore/", directory.restore, name="restore_tenant"),
     path("tenants/<slug:slug>/requests/", portal_refusals.refusals, ALL, name="refusals"),
+    path("requests/", portal_request.find, name="find_request"),
+    path("requests/<uuid:request_id>/", portal_request.request_page, name="request"),
     path("tenants/<slug:slug>/limits/", quotas.edit_limits, name="edit_limits"),
     *key_pages("tenants", ALL),
     *member_pages("tenants", ALL),
@@ -169,6 +172,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("t/<slug:slug>/usage.csv", ledger.own_usage_csv, name="own_usage_csv"),
     path("t/<slug:slug>/spend/", portal_usage.own_spend, name="own_spend"),
     path("t/<slug:slug>/requests/", portal_refusals.refusals, OWN, name="own_refusals"),
+    path(
+        "t/<slug:slug>/requests/<uuid:request_id>/",
+        portal_request.own_request_page,
+        name="own_request",
+    ),
     path("t/<slug:slug>/limits/requests/", requests.own_requests, name="own_quota_requests"),
     path("t/<slug:slug>/limits/requests/ask/", requests.ask, name="ask_for_more"),
     path(

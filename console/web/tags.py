@@ -48,13 +48,14 @@ def nth(items: Sequence[Any], at: int) -> Any:
 
 GLYPHS = {"ok": "●", "warn": "▲", "bad": "■", "stale": "◌", "none": "○"}
 _TONES = {
-    "ok": "ok ready live active shared serving running done published allowed up settled success",
+    "ok": "ok ready live active shared serving running done published allowed up settled success"
+    " pass",
     "warn": "warn loading warming draining degraded expiring rotating behind"
     " paused rolling_back rolled_back"
     " starting estimated incomplete recovered not_ready waiting read-only",
     "bad": "bad page failure failed hung lost suspended closed refused down error dead held silent"
-    " unreachable hanging refusing full",
-    "stale": "stale gone unknown polling swept",
+    " unreachable hanging refusing full refuse",
+    "stale": "stale gone unknown polling swept skipped",
 }
 TONE_OF = {word: tone for tone, words in _TONES.items() for word in words.split()}
 

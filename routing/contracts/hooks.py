@@ -7,6 +7,7 @@ report how they do (`HookReport`).
 import hashlib
 import hmac
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -41,6 +42,31 @@ class HookVerdict(StrEnum):
     REFUSE = "refuse"
     FAILED = "failed"
     SKIPPED = "skipped"
+
+
+class HookHop(NamedTuple):
+    """What a hook said of one request, as its ledger row names it."""
+
+    hook: str
+    at: HookPoint
+    verdict: HookVerdict
+
+
+def spell_hop(hop: HookHop) -> str:
+    """The name in `UsageEvent.hops_us`: `hook.<name>.<point>.<verdict>`."""
+    return f"hook.{hop.hook}.{hop.at.value}.{hop.verdict.value}"
+
+
+def read_hop(name: str) -> HookHop | None:
+    """What `spell_hop` wrote; None for a hop that is no hook's."""
+    kind, _, rest = name.partition(".")
+    hook, *said = rest.rsplit(".", 2)
+    if kind != "hook" or len(said) != 2:
+        return None
+    try:
+        return HookHop(hook, HookPoint(said[0]), HookVerdict(said[1]))
+    except ValueError:
+        return None
 
 
 class HookUse(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
 from django.urls import reverse
 
 from console.accounts.selectors import Permission, can
@@ -17,8 +18,12 @@ from console.web.views import page
 from routing.decision.types import Reason
 from tenants.directory.access import open_tenant
 from tenants.keys.labels import labels_of
-from tenants.ledger.refusals import RefusalLine, refusal, refusal_counts, refusals_page
-from tenants.ledger.selectors import UsageLine, usage_line
+from tenants.ledger.refusals import (
+    RefusalLine,
+    refusal_counts,
+    refusals_page,
+    tenant_of_request,
+)
 from tenants.portal.rules import Explanation, explain
 from tenants.quotas.selectors import LimitView
 from tenants.requests.selectors import askable_limits
@@ -50,60 +55,53 @@ class RefusalRow:
     ask_url: str
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a request id led to: a refusal, a row of the ledger, or nothing of this tenant."""
-
-    request_id: str
-    refused: RefusalRow | None
-    served: UsageLine | None
-
-
 @page("GET", query=("after", "code", "id"))
 def refusals(request: HttpRequest, slug: str, area: str) -> HttpResponseBase:
-    """Refused calls, newest first; `id` looks one call up, `code` filters."""
+    """Refused calls, newest first; `id` leads to the page of a call, `code` filters."""
     tenant = open_tenant(request.user, slug)
     code, wanted = request.GET.get("code", ""), request.GET.get("id", "").strip()
     if code and code not in CODES:
         raise InvalidInput(
             f"code: there is no {code[:40]!r}.", field="code", hint=f"One of: {', '.join(CODES)}."
         )
+    if wanted and _has(tenant.id, wanted):
+        return redirect(_request_url(slug, str(UUID(wanted)), area))
     may_ask = bool(area) and can(request.user, Permission.TENANT_MANAGE_LIMITS, tenant.id)
     limits = askable_limits(tenant.id) if may_ask else []
     lines = refusals_page(
         tenant_id=tenant.id, after=request.GET.get("after"), limit=DEFAULT_LIMIT, code=code
     )
-    found = _look_up(tenant.id, slug, wanted, limits) if wanted else None
     context = {
         "tenant": tenant,
         "area": area,
         "columns": _columns(tenant.timezone),
         "page": lines,
         "pager": pager(request, lines, "rows"),
-        "rows": _rows(lines.rows, slug, limits),
+        "rows": refusal_rows(lines.rows, slug, limits),
         "counts": refusal_counts(tenant_id=tenant.id, length=LENGTH),
         "code": code,
         "codes": CODES,
         "wanted": wanted,
-        "found": found,
         "list_url": reverse(f"{area}refusals", kwargs={"slug": slug}),
     }
     return render(request, "tenants/refusals.html", "rows", context)
 
 
-def _look_up(tenant_id: int, slug: str, wanted: str, limits: Sequence[LimitView]) -> Found:
-    try:
-        spelled = str(UUID(wanted))
-    except ValueError:
-        return Found(wanted[:60], None, None)
-    line = refusal(tenant_id=tenant_id, request_id=spelled)
-    if line is not None:
-        return Found(spelled, _rows([line], slug, limits)[0], None)
-    served = usage_line(tenant_ids=frozenset({tenant_id}), request_id=spelled)
-    return Found(spelled, None, served)
+def _request_url(slug: str, request_id: str, area: str) -> str:
+    if area:
+        return reverse("own_request", kwargs={"slug": slug, "request_id": request_id})
+    return reverse("request", kwargs={"request_id": request_id})
 
 
-def _rows(lines: Sequence[RefusalLine], slug: str, limits: Sequence[LimitView]) -> list[RefusalRow]:
+def _has(tenant_id: int, wanted: str) -> bool:
+    found = tenant_of_request(tenant_ids=frozenset({tenant_id}), request_id=wanted)
+    return found is not None
+
+
+def refusal_rows(
+    lines: Sequence[RefusalLine], slug: str, limits: Sequence[LimitView]
+) -> list[RefusalRow]:
+    """The refusals in words; `limits` are those that the reader may ask more of."""
     labels = labels_of(line.key_id for line in lines if line.key_id)
     made = []
     for line in lines:

@@ -45,6 +45,7 @@ ALL = (
     "/tenants/acme/members/", "/tenants/acme/members/add/", "/tenants/acme/members/invite/",
     "/tenants/acme/members/{vic}/role/", "/tenants/acme/members/{vic}/remove/",
     "/quota-requests/", "/quota-requests/{request}/",
+    "/requests/?id=none", "/requests/{refused}/", "/requests/{served}/",
 )  # fmt: skip
 EMPTY = (
     "/usage/?model=none",
@@ -58,7 +59,8 @@ EMPTY = (
 OWN = (
     "/t/acme/", "/t/acme/tasks/", "/t/acme/tasks/{task}/", "/t/acme/usage/", "/t/acme/keys/",
     "/t/acme/keys/issue/", "/t/acme/members/", "/t/acme/members/invite/", "/t/acme/spend/",
-    "/t/acme/spend/?by=key&range=month", "/t/acme/requests/", "/t/acme/requests/?id={refused}",
+    "/t/acme/spend/?by=key&range=month", "/t/acme/requests/", "/t/acme/requests/?id=none",
+    "/t/acme/requests/{refused}/", "/t/acme/requests/{served}/",
     "/t/acme/limits/requests/", "/t/acme/limits/requests/ask/", "/me/",
 )  # fmt: skip
 TASK = "acme-task-5-0"  # the one that `make_tasks` below makes first
@@ -161,6 +163,7 @@ def path_of(world: factories.World, path: str) -> str:
     path = path.replace("{objective}", str(world.objective_id))
     path = path.replace("{request}", str(world.requests["acme"]))
     path = path.replace("{refused}", world.refusals["acme"][0])
+    path = path.replace("{served}", world.served["acme"][0])
     run = str(PlaybookRun.objects.order_by("id").values_list("pk")[0][0])
     path = path.replace("{key}", str(world.keys["acme"].id)).replace("{run}", run)
     return path.replace("{vic}", vic)

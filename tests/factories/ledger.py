@@ -44,7 +44,9 @@ def make_usage(world: World, slug: str, count: int, **fields: Any) -> list[str]:
             cursor.execute("SELECT headrace_ensure_partition('tenants_usage', %s)", [day])
     Usage.objects.bulk_create(made)
     _roll_up(made)
-    return [str(row.request_id) for row in made]
+    ids = [str(row.request_id) for row in made]
+    world.served.setdefault(slug, []).extend(ids)
+    return ids
 
 
 def make_tasks(world: World, slug: str, count: int, **fields: Any) -> list[int]:

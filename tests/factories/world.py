@@ -35,6 +35,7 @@ class World:
     objective_id: int = 0
     requests: dict[str, int] = field(default_factory=dict)
     refusals: dict[str, list[str]] = field(default_factory=dict)
+    served: dict[str, list[str]] = field(default_factory=dict)
     draft: str = ""
     evaluation: int = 0
 

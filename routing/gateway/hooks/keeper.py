@@ -5,7 +5,16 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from routing.contracts.hooks import HookEntry, HookKind, HookPoint, HookReport, HookUse, HookVerdict
+from routing.contracts.hooks import (
+    HookEntry,
+    HookHop,
+    HookKind,
+    HookPoint,
+    HookReport,
+    HookUse,
+    HookVerdict,
+    spell_hop,
+)
 from routing.contracts.reach import Reach
 from routing.contracts.sealing import SealError, hook_purpose, open_sealed
 from routing.contracts.snapshot import Snapshot
@@ -136,7 +145,7 @@ def _note(exchange: Exchange, use: HookUse, answer: Answer) -> None:
     """Verdict and time (in microseconds, of all its calls) for the request's own record."""
     if exchange.hops_us is None:
         exchange.hops_us = {}
-    name = f"hook.{use.hook}.{use.at.value}.{answer.verdict.value}"
+    name = spell_hop(HookHop(use.hook, use.at, answer.verdict))
     exchange.hops_us[name] = exchange.hops_us.get(name, 0) + round(answer.taken_s * 1e6)
 
 

@@ -47,8 +47,8 @@ def test_an_operator_finds_each_kind(world):
 def test_a_request_is_found_by_its_id_whether_served_or_refused(world):
     served = factories.make_usage(world, "globex", 1)[0]
     refused = world.refusals["acme"][0]
-    assert found(world, "aud", served) == {"Request": [f"/tenants/globex/requests/?id={served}"]}
-    assert found(world, "tina", refused) == {"Request": [f"/t/acme/requests/?id={refused}"]}
+    assert found(world, "aud", served) == {"Request": [f"/requests/{served}/"]}
+    assert found(world, "tina", refused) == {"Request": [f"/t/acme/requests/{refused}/"]}
     assert found(world, "tina", served) == {}
     assert found(world, "ana", served[:-1] + ("0" if served[-1] != "0" else "1")) == {}
 
