@@ -18,6 +18,7 @@ from capacity.playbooks.selectors import runs_between
 from capacity.reports.rules.due import Period, unfinished_min
 from capacity.rollouts.selectors import rollouts_between
 from console.audit.selectors import acts_between
+from console.trail.objects import act_words, described
 from telemetry.exporters.prometheus import HistoryAwayError, is_configured, query_range
 from telemetry.pools.selectors import pool_hours, pool_periods
 from telemetry.slices.by_class import TooManyError, class_periods
@@ -80,17 +81,23 @@ def gather(period: Period, zone: str, *, asked_at: datetime | None = None) -> di
         ],
         "rollouts": _rollouts(since, until),
         "playbook_runs": _playbook_runs(since, until),
-        "acts": [
-            {
-                "at": line.at.isoformat(),
-                "actor": line.actor,
-                "act": line.act,
-                "object": f"{line.object_type} {line.object_id}",
-                "reason": line.reason,
-            }
-            for line in acts_between(ACTS, since=since, until=until, limit=SHOWN_ACTS)
-        ],
+        "acts": _acts(since, until),
     }
+
+
+def _acts(since: datetime, until: datetime) -> list[dict[str, Any]]:
+    lines = acts_between(ACTS, since=since, until=until, limit=SHOWN_ACTS)
+    return [
+        {
+            "at": one.line.at.isoformat(),
+            "actor": one.line.actor,
+            "act": act_words(one.line),
+            "object": one.object,
+            "page": one.url,
+            "reason": one.line.reason,
+        }
+        for one in described(lines)
+    ]
 
 
 def _rollouts(since: datetime, until: datetime) -> list[dict[str, Any]]:

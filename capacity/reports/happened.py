@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from django.urls import reverse
+
 from capacity.reports.sections import Section, Table, instant_of
 from console.web import units
 from console.web.tables import Column, number
@@ -47,7 +49,8 @@ def _rollouts(rows: Sequence[Mapping[str, Any]], zone: str) -> Table:
         Column("When"), number("Rollout"), Column("Pool"), Column("State"), Column("Revision"),
         Column("Replicas"), Column("Why"),
     )  # fmt: skip
-    return Table("Rollouts", columns, cells)
+    pages = tuple(reverse("rollout", kwargs={"rollout_id": one["rollout"]}) for one in rows)
+    return Table("Rollouts", columns, cells, pages, linked=1)
 
 
 def _playbook_runs(rows: Sequence[Mapping[str, Any]], zone: str) -> Table:
@@ -68,7 +71,11 @@ def _playbook_runs(rows: Sequence[Mapping[str, Any]], zone: str) -> Table:
         Column("When"), number("Run"), Column("Playbook"), Column("Subject"), Column("State"),
         number("Acts"), number("Peak signal"), Column("Why it ended"),
     )  # fmt: skip
-    return Table("Runs of playbooks", columns, cells)
+    pages = tuple(
+        reverse("playbook_run", kwargs={"name": one["playbook"], "run_id": one["run"]})
+        for one in rows
+    )
+    return Table("Runs of playbooks", columns, cells, pages, linked=1)
 
 
 def _changes(rows: Sequence[Mapping[str, Any]], zone: str) -> Table:
@@ -83,7 +90,8 @@ def _changes(rows: Sequence[Mapping[str, Any]], zone: str) -> Table:
         for one in rows
     )
     columns = (Column("When"), Column("Act"), Column("On"), Column("By"), Column("Reason"))
-    return Table("Changes in order of time", columns, cells)
+    pages = tuple(one.get("page", "") for one in rows)  # reports of before have none
+    return Table("Changes in order of time", columns, cells, pages, linked=2)
 
 
 def _span(one: Mapping[str, Any], zone: str) -> str:

@@ -9,11 +9,26 @@ from console.web.tables import Column
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells as text, by column."""
+    """Cells as text, by column.
+
+    `pages` are addresses in the console, one a row or none at all, where what the row's cell of
+    the column `linked` names is shown. Files that leave the console do without.
+    """
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
+    pages: tuple[str, ...] = ()
+    linked: int = 0
+
+    @property
+    def lines(self) -> tuple[tuple[tuple[str, str], ...], ...]:
+        """The rows as cells of a text and its address, which may be empty."""
+        pages = self.pages or ("",) * len(self.rows)
+        return tuple(
+            tuple((text, page if at == self.linked else "") for at, text in enumerate(row))
+            for row, page in zip(self.rows, pages, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponseBase
 
 from console.accounts.selectors import Permission, can, require
 from console.audit.selectors import AuditFilter, AuditLine, trail, verify_chain
-from console.pages.objects import described
+from console.trail.objects import described
 from console.web.exports import csv_response
 from console.web.htmx import render
 from console.web.keyset import DEFAULT_LIMIT, cut, parse_id

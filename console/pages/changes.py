@@ -4,26 +4,17 @@ Every kind of object is shown; one that has a page of its own links to it. A kin
 here still appears, in its own words: nobody has to announce a new one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 
-from console.pages.objects import Described
-
-# Object type -> the page that shows it, given the id in the audit trail.
-_PAGES: dict[str, Callable[[str], str]] = {
-    "policy": lambda name: reverse("policy", kwargs={"name": name}),
-    "objective": lambda _: reverse("slo"),
-    "region": lambda _: reverse("fleet"),
-    "hardware": lambda _: reverse("carbon"),
-    "price": lambda _: reverse("prices"),
-}
+from console.trail.objects import Described, act_words
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One act in words. `url` may be empty."""
+    """One act in words. `url` leads to its object, or to what the trail says of it."""
 
     described: Described
     act: str
@@ -32,16 +23,9 @@ class Change:
 
 def changes_of(lines: Sequence[Described]) -> list[Change]:
     """The feed's rows, in the order given."""
-    return [
-        Change(one, one.line.act.replace("_", " ").replace(".", " "), _url(one)) for one in lines
-    ]
+    return [Change(one, act_words(one.line), one.url or _trail(one)) for one in lines]
 
 
-def _url(one: Described) -> str:
-    page = _PAGES.get(one.line.object_type)
-    if page is not None:
-        try:
-            return page(one.line.object_id)
-        except NoReverseMatch:  # an id of an older form
-            return ""
-    return f"{reverse('audit')}?type={one.line.object_type}&id={one.line.object_id}"
+def _trail(one: Described) -> str:
+    query = {"type": one.line.object_type, "id": one.line.object_id}
+    return reverse("audit", query=query)

@@ -12,8 +12,8 @@ from console.audit.selectors import AuditFilter, trail
 from console.errors import Forbidden
 from console.pages.changes import Change, changes_of
 from console.pages.figures import REASONS_SHOWN, Refusals
-from console.pages.objects import described
 from console.pages.standing import standing
+from console.trail.objects import described
 from console.web.htmx import render
 from console.web.views import page
 from telemetry.economics.rules import PoolCarbon

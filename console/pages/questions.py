@@ -30,7 +30,7 @@ WAITING_SHOWN = 8  # replicas
 _SLOW_COLUMNS = (
     Column("Subject"),
     number("Slow", "req", "Slower than the p99 of the window compared with"),
-    number("Beyond 1 in 100", "req", "What would not be there had nothing changed"),
+    number("Excess", "req", "Beyond one in 100: what would not be there had nothing changed"),
     number("TTFT p99 now", "ms"),
     number("before", "ms", "TTFT p99 of the window compared with"),
     number("Decode p99 now", "ms", "First token to end"),

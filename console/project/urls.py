@@ -34,6 +34,7 @@ from tenants.ledger import pages as ledger
 from tenants.portal import pages as portal
 from tenants.portal import refusals as portal_refusals
 from tenants.portal import request as portal_request
+from tenants.portal import spend as portal_spend
 from tenants.portal import tenants as portal_tenants
 from tenants.portal import usage as portal_usage
 from tenants.prices import pages as prices
@@ -188,7 +189,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     *member_pages("t", OWN),
     path("quota-requests/", requests.quota_requests, name="quota_requests"),
     path("quota-requests/<int:request_id>/", requests.quota_request, name="quota_request"),
-    path("spend/", ledger.spend, name="spend"),
+    path("spend/", portal_spend.spend, name="spend"),
     path("usage/", ledger.usage, name="usage"),
     path("usage.csv", ledger.usage_csv, name="usage_csv"),
     path("estimates/", estimates.estimates, name="estimates"),

@@ -129,6 +129,18 @@ def bar(*parts: float | None, label: str) -> SafeString:
     return _bar(shares, label)
 
 
+@register.simple_tag
+def share(ratio: float | None) -> SafeString:
+    """Bar of a part of a whole, for which full is nothing to warn of."""
+    part = 0.0 if ratio is None else min(max(ratio, 0.0), 1.0)
+    return format_html(
+        '<span class="bar" role="img" aria-label="{}"><span class="solid" data-pct="{}"></span>'
+        "</span>",
+        units.percent(ratio),
+        f"{part * 100:.2f}",
+    )
+
+
 def _bar(shares: Sequence[float], label: str) -> SafeString:
     first, second = (*shares, 0.0, 0.0)[:2]
     tone = "full" if first + second >= 0.9 else ""

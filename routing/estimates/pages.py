@@ -15,9 +15,9 @@ COLUMNS = (
     number("Plain", "B/tok", "With which plain text is held: the low end of what was seen"),
     number("Median", "B/tok", "Of plain text, as reported"),
     number("Dense", "B/tok", "With which code, digits and other alphabets are held"),
-    number("Held/used p5", meaning="Below 1: more was used than held"),
-    number("p50"),
-    number("p95"),
+    number("Held/used p5", "x", meaning="Below 1: more was used than held"),
+    number("p50", "x", "Held over used, the median request"),
+    number("p95", "x", "Held over used, above which one request in twenty lies"),
 )
 
 

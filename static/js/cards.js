@@ -1,7 +1,7 @@
 // Tables in a narrow window: each row is a card whose cells say what they are (app.css).
 // Roles are stated because a table that is laid out otherwise loses them; live tables stay as they are.
 
-const FITTING_COLUMNS = 4; // so few fit a phone as they are
+const FITTING_COLUMNS = 4; // so few fit a phone as they are, unless `data-cards` says otherwise
 const LONG_CHARS = 36; // more takes a line of its own
 const SHOWN = ".scroll > table:not([data-live])";
 
@@ -21,7 +21,7 @@ function labelRow(row, names) {
 export function makeCards(root) {
   for (const table of root.querySelectorAll(SHOWN)) {
     const head = table.tHead?.rows[0];
-    if (!head || head.cells.length <= FITTING_COLUMNS) continue;
+    if (!head || (head.cells.length <= FITTING_COLUMNS && !("cards" in table.dataset))) continue;
     table.setAttribute("role", "table");
     table.classList.add("cards");
     table.tHead.setAttribute("role", "rowgroup");

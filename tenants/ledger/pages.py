@@ -1,57 +1,34 @@
-"""Spend and usage: sums from rollups, rows from the ledger, and the rows as CSV."""
+"""Usage: rows of the ledger, and the same as CSV."""
 
-from dataclasses import dataclass
 from datetime import timedelta
 
 from django.http import HttpRequest, HttpResponseBase
 from django.urls import reverse
-from django.utils import timezone
 
 from console.accounts.selectors import Permission, require, visible_tenant_ids
 from console.web.exports import csv_response
 from console.web.htmx import render
 from console.web.keyset import DEFAULT_LIMIT
 from console.web.tables import Column, number, pager
-from console.web.views import choice, page
+from console.web.views import page
 from routing.contracts.enums import RequestStatus
 from tenants.directory.access import open_tenant
 from tenants.directory.selectors import TenantView
-from tenants.keys.labels import labels_of
 from tenants.keys.selectors import KeyView
 from tenants.keys.selectors import keys as listed_keys
 from tenants.ledger.filters import (
     CSV_HEADER,
-    DEFAULT_RANGE,
-    RANGES,
     UsageFilter,
     csv_batches,
     usage_filter,
 )
 from tenants.ledger.selectors import (
-    Spend,
-    Totals,
     UsageLine,
-    ledger_totals,
-    spend_by_key,
-    spend_by_model,
-    spend_by_tenant,
     usage_page,
 )
 
 OWN_USAGE_QUERY = ("after", "since", "until", "key", "model", "status")
 USAGE_QUERY = ("tenant", *OWN_USAGE_QUERY)
-TOKENS_PER_MTOK = 1_000_000
-GROUPS = {"tenant": spend_by_tenant, "model": spend_by_model, "key": spend_by_key}
-_SPEND_COLUMNS = (
-    number("Spend", "USD", "Exact sum of charged requests and adjustments"),
-    Column("Share"),
-    number("Requests"),
-    number("Failed", meaning="Requests that reached a replica and failed"),
-    number("Input", "tok"),
-    number("Cached", "%", "Share of input tokens that were not recomputed"),
-    number("Output", "tok"),
-    number("Blended", "USD/M tok", "Spend divided by input and output tokens"),
-)
 _USAGE_COLUMNS = (
     Column("Status"),
     Column("Key"),
@@ -70,48 +47,6 @@ MAX_KEYS_OFFERED = 200  # in the filter's list; another key is reached from its 
 
 def _started(zone: str) -> Column:
     return Column("Started", zone, "When the gateway accepted the request; rows are in this order")
-
-
-@dataclass(frozen=True, slots=True)
-class SpendRow:
-    """A subject with its share of the whole (0..1) and where a click leads."""
-
-    spend: Spend
-    label: str
-    note: str
-    share_ratio: float
-    cached_ratio: float | None
-    blended_nanousd: int | None
-    url: str
-
-
-@page("GET", query=("tenant", "by", "range"))
-def spend(request: HttpRequest) -> HttpResponseBase:
-    """Who spends: by tenant, model or key, over a chosen time; `tenant` narrows it to one."""
-    require(request.user, Permission.VIEW_ALL)
-    slug = request.GET.get("tenant", "")
-    tenant = open_tenant(request.user, slug) if slug else None
-    seen = frozenset({tenant.id}) if tenant else visible_tenant_ids(request.user)
-    group = choice(request, "by", GROUPS, "model" if tenant else "tenant")
-    name = choice(request, "range", RANGES, DEFAULT_RANGE)
-    length = RANGES[name][0]
-    until = timezone.now()
-    totals = ledger_totals(tenant_ids=seen, since=until - length, until=until)
-    found = GROUPS[group](tenant_ids=seen, since=until - length, until=until)
-    context = {
-        "rows": _rows(found, totals, group, name),
-        "totals": totals,
-        "cached_ratio": _cached(totals),
-        "blended_nanousd": _blended(totals),
-        "columns": (Column(group.capitalize()), *_SPEND_COLUMNS),
-        "group": group,
-        "groups": tuple(GROUPS),
-        "range": name,
-        "range_words": RANGES[name][1],
-        "ranges": [(key, words) for key, (_, words) in RANGES.items()],
-        "tenant": tenant,
-    }
-    return render(request, "tenants/spend.html", "content", context)
 
 
 @page("GET", query=USAGE_QUERY)
@@ -203,41 +138,3 @@ def _times(line: UsageLine) -> dict[str, int | None]:
         "ttft_ms": None if first is None else round((first - line.started_at) / millisecond),
         "took_ms": round((line.ended_at - line.started_at) / millisecond),
     }
-
-
-def _rows(
-    found: tuple[Spend, ...], totals: Totals, group: str, chosen_range: str
-) -> list[SpendRow]:
-    labels = labels_of(int(row.subject) for row in found) if group == "key" else {}
-    rows = []
-    for row in found:
-        prefix, name, slug = labels.get(int(row.subject), ("", "", "")) if labels else ("", "", "")
-        rows.append(
-            SpendRow(
-                spend=row,
-                label=f"{prefix}…" if prefix else row.label,
-                note=f"{slug}: {name}" if prefix else "",
-                share_ratio=row.totals.spend_nanousd / (totals.spend_nanousd or 1),
-                cached_ratio=_cached(row.totals),
-                blended_nanousd=_blended(row.totals),
-                url=_drill(group, row, slug, chosen_range),
-            )
-        )
-    return rows
-
-
-def _drill(group: str, row: Spend, slug: str, chosen_range: str) -> str:
-    if group == "tenant":
-        return f"?tenant={row.label}&by=model&range={chosen_range}"
-    if group == "key" and slug:
-        return f"{reverse('usage')}?tenant={slug}&key={row.subject}"
-    return ""
-
-
-def _cached(totals: Totals) -> float | None:
-    return totals.cached_tokens / totals.input_tokens if totals.input_tokens else None
-
-
-def _blended(totals: Totals) -> int | None:
-    tokens = totals.input_tokens + totals.output_tokens
-    return totals.spend_nanousd * TOKENS_PER_MTOK // tokens if tokens else None

@@ -1,4 +1,4 @@
-"""One tenant's use over time, from rollups: a sum for each minute, hour or local day and group."""
+"""Use over time, from rollups: a sum for each minute, hour or local day and group."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from django.db.models import F, QuerySet, Sum
 from django.db.models.functions import TruncDate
 
 from tenants.ledger.rules.periods import start_of
-from tenants.ledger.selectors import Totals
+from tenants.ledger.selectors import Totals, of_tenants
 from tenants.models import UsageRollup
 
 MAX_CHOSEN = 8  # groups of one series: what a chart can tell apart
@@ -29,6 +29,7 @@ class Step(StrEnum):
 class GroupBy(StrEnum):
     """What the sums of a slot are divided by; the value is the rollup's column."""
 
+    TENANT = "tenant_id"
     MODEL = "model"
     KEY = "key_id"
 
@@ -44,7 +45,7 @@ class Point:
 
 def usage_series(
     *,
-    tenant_id: int,
+    tenant_ids: frozenset[int] | None,
     since: datetime,
     until: datetime,
     step: Step,
@@ -54,17 +55,17 @@ def usage_series(
 ) -> list[Point]:
     """Sums of [since, until) in order of time; slots without use are not in the result.
 
+    Of the tenants given, or of all (`None`).
+
     `by` divides them and gives only the `chosen` groups, at most `MAX_CHOSEN` (raises `ValueError`
     for more), so that the answer is bounded by slots x groups. One query.
     """
     if len(chosen) > MAX_CHOSEN:
         raise ValueError(f"at most {MAX_CHOSEN} groups")
     rows = UsageRollup.objects.filter(
-        tenant_id=tenant_id,
-        grain=_grain(step, zone, since, until),
-        start_at__gte=since,
-        start_at__lt=until,
-    ).order_by()
+        grain=_grain(step, zone, since, until), start_at__gte=since, start_at__lt=until
+    )
+    rows = of_tenants(rows, tenant_ids).order_by()
     if by is not None:
         rows = rows.filter(**{f"{by.value}__in": sorted(chosen)})
     return [_point(row, zone) for row in _summed(rows, step, zone, by)]

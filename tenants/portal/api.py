@@ -146,7 +146,7 @@ class UsageSeries(Endpoint):
             groups = sums_of(tenant_ids=frozenset({found.id}), since=since, until=now)
             chosen = [one.subject for one in groups[:MAX_CHOSEN]]
         points = usage_series(
-            tenant_id=found.id,
+            tenant_ids=frozenset({found.id}),
             since=since,
             until=now,
             step=step,

@@ -158,20 +158,20 @@ def test_replicas_and_changes_equal_their_rows(day):
     named = AuditEvent.objects.filter(act__startswith="pool.") | AuditEvent.objects.filter(
         act__startswith="limit."
     )
-    said = [
-        (act["at"], act["act"], act["object"], act["actor"], act["reason"]) for act in later["acts"]
-    ]
+    said = [(act["at"], act["act"], act["actor"], act["reason"]) for act in later["acts"]]
     assert said == [
-        (
-            one.at.isoformat(),
-            one.act,
-            f"{one.object_type} {one.object_id}",
-            one.actor_label,
-            one.reason,
-        )
+        (one.at.isoformat(), one.act.replace(".", " "), one.actor_label, one.reason)
         for one in named.order_by("id")
     ]
-    assert said
+    shown = {act["object"]: act["page"] for act in later["acts"]}
+    assert shown["pool p-a"] == "/fleet/pools/p-a/"
+    assert {object_: page for object_, page in shown.items() if object_.startswith("limit:")}
+    for object_, page in shown.items():
+        slug = object_.rpartition(" of ")[2]
+        assert page == (f"/tenants/{slug}/" if object_.startswith("limit:") else page)
+    changes = document_of(later).sections[-1].tables[-1]
+    assert ("pool p-a", "/fleet/pools/p-a/") in [line[2] for line in changes.lines]
+    assert {page for line in changes.lines for at, (_, page) in enumerate(line) if at != 2} == {""}
 
 
 def test_rollouts_and_playbook_runs_equal_their_own_records(store, db):

@@ -6,6 +6,7 @@ from typing import Any
 
 from console.audit.selectors import AuditLine
 from console.models import User
+from console.trail.links import page_of
 from routing.contracts.enums import Dimension, WindowKind
 from tenants.directory.selectors import slugs_of
 from tenants.keys.labels import labels_of
@@ -23,10 +24,11 @@ _OF_USERS = ("user", "member")
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """An event, and its object in words."""
+    """An event, its object in words, and the address that shows it (empty: none does)."""
 
     line: AuditLine
     object: str
+    url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,12 @@ def described(lines: Sequence[AuditLine]) -> list[Described]:
         keys={key: name for key, (_, name, _) in labels_of(keys).items()},
         users=_usernames(number for kind, number in ids if kind in _OF_USERS),
     )
-    return [Described(line, words_of(line, names)) for line in lines]
+    return [Described(line, words_of(line, names), _page_of(line, names)) for line in lines]
+
+
+def act_words(line: AuditLine) -> str:
+    """The act in words: `policy publish`."""
+    return line.act.replace("_", " ").replace(".", " ")
 
 
 def words_of(line: AuditLine, names: Names) -> str:
@@ -75,6 +82,18 @@ def words_of(line: AuditLine, names: Names) -> str:
     kind = kind.replace("_", " ")
     slug = names.tenants.get(line.tenant_id or 0, "")
     return f"{kind} {name} of {slug}" if slug else f"{kind} {name}"
+
+
+def _page_of(line: AuditLine, names: Names) -> str:
+    number = int(line.object_id) if _is_number(line.object_id) else 0
+    tenant_id = number if line.object_type == "tenant" else line.tenant_id or 0
+    facts = {**_facts_of(line.before), **_facts_of(line.after)}
+    slug = names.tenants.get(tenant_id, "")
+    return page_of(line.object_type, line.object_id, slug=slug, facts=facts)
+
+
+def _facts_of(values: object) -> dict[str, Any]:
+    return values if isinstance(values, dict) else {}
 
 
 def _limit(line: AuditLine, names: Names) -> str:
