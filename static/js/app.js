@@ -101,6 +101,8 @@ for (const node of document.querySelectorAll(".side [aria-current], .tabs [aria-
 for (const node of document.querySelectorAll("[data-needs-script]")) node.hidden = false;
 for (const node of document.querySelectorAll("[data-without-script]")) node.hidden = true;
 // A page that answers a form and must not be sent again: reloading it asks for the page before.
+// A form that was refused opens where it has to be mended.
+document.querySelector("main [aria-invalid='true']")?.focus();
 const once = document.querySelector("[data-once]");
 if (once) history.replaceState(null, "", once.dataset.once || location.pathname);
 document.addEventListener("change", onThemeChange);
@@ -134,8 +136,20 @@ document.addEventListener("htmx:before:response", (event) => {
 document.addEventListener("htmx:error", (event) => {
   if (event.detail.ctx?.request?.method === "GET") markStale("The console does not answer");
 });
-document.addEventListener("htmx:after:swap", () => {
+// A swap that a person asked for takes away what was focused (the pager's link): go on in what came,
+// and say how much that is. A page's own refresh says nothing.
+function onAsked(context) {
+  if (!context?.sourceElement?.matches("a, form, button")) return;
+  const part = document.getElementById(context.target?.id);
+  if (!part) return;
+  if (document.activeElement === document.body) (part.querySelector(".scroll[tabindex]") || part).focus();
+  const found = part.querySelector(".pager > span, .empty strong");
+  document.getElementById("status").textContent = found ? found.textContent : "Shown.";
+}
+
+document.addEventListener("htmx:after:swap", (event) => {
   markFresh();
+  onAsked(event.detail.ctx);
   sizeBars(document);
   makeCards(document);
   refreshAges();
