@@ -218,6 +218,18 @@ def ledger_totals(*, tenant_ids: frozenset[int] | None, since: datetime, until: 
     return Totals.of(sums)
 
 
+def added(groups: tuple[Spend, ...]) -> Totals | None:
+    """What the groups of one period add up to; None where more than `MAX_GROUPS` may have spent.
+
+    A page whose rows come from one read takes its total from the same: rows that are booked
+    between two reads would else stand in one of them only.
+    """
+    if len(groups) >= MAX_GROUPS:
+        return None
+    names = Totals.__slots__
+    return Totals(**{name: sum(getattr(one.totals, name) for one in groups) for name in names})
+
+
 def spend_by_tenant(
     *, tenant_ids: frozenset[int] | None, since: datetime, until: datetime
 ) -> tuple[Spend, ...]:

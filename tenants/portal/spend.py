@@ -13,7 +13,7 @@ from console.web.views import choice, page
 from tenants.directory.access import open_tenant
 from tenants.keys.labels import labels_of
 from tenants.ledger.filters import DEFAULT_RANGE, RANGES
-from tenants.ledger.selectors import Spend, Totals, ledger_totals
+from tenants.ledger.selectors import Spend, Totals, added, ledger_totals
 from tenants.ledger.series import Step
 from tenants.portal.chart import GROUPS, Slots, UseChart, labels_by, use_chart
 
@@ -67,9 +67,9 @@ def spend(request: HttpRequest) -> HttpResponseBase:
     name = choice(request, "range", RANGES, DEFAULT_RANGE)
     length = RANGES[name][0]
     until = timezone.now()
-    totals = ledger_totals(tenant_ids=seen, since=until - length, until=until)
     sums_of = GROUPS[group][1]
     found = sums_of(tenant_ids=seen, since=until - length, until=until)
+    totals = added(found) or ledger_totals(tenant_ids=seen, since=until - length, until=until)
     slots = TREND[name]
     first = slots.starts(until, "UTC")[0]
     drawn = sums_of(tenant_ids=seen, since=first, until=until)

@@ -9,7 +9,7 @@ from console.web.htmx import render
 from console.web.tables import Column
 from console.web.views import choice, page
 from tenants.directory.access import open_tenant
-from tenants.ledger.selectors import Totals, ledger_totals
+from tenants.ledger.selectors import Totals, added, ledger_totals
 from tenants.ledger.series import Step
 from tenants.portal.chart import GROUPS, MEASURES, TOTAL_COLUMNS, Slots, labels_by, use_chart
 
@@ -59,7 +59,7 @@ def own_spend(request: HttpRequest, slug: str) -> HttpResponseBase:
         "tenant": tenant,
         "area": "own_",
         "chart": chart,
-        "totals": ledger_totals(tenant_ids=seen, since=since, until=now),
+        "totals": added(groups) or ledger_totals(tenant_ids=seen, since=since, until=now),
         "groups": [
             Group(
                 one.subject,

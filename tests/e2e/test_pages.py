@@ -277,6 +277,27 @@ def test_tables_are_walked_by_keyboard(visit):
     expect(window.page.get_by_label("Tenant", exact=True)).to_have_value("jk/")
 
 
+def test_focus_goes_on_where_a_page_of_a_table_or_a_refused_form_begins(visit):
+    window = visit("ada")
+    window.go("/usage/?tenant=acme")
+    window.page.get_by_role("link", name="Next").press("Enter")
+    rows = window.page.get_by_role("group", name="Requests, newest first")
+    expect(rows).to_be_focused()
+    expect(window.page.locator("#status")).to_have_text("20 rows")
+    window.page.get_by_label("Model").fill("none")
+    window.page.get_by_label("Model").press("Enter")
+    expect(window.page.locator("#status")).to_have_text("No row matches")
+    expect(window.page.get_by_label("Model")).to_be_focused()
+    window.go("/new-tenant/")
+    window.page.get_by_label("Slug").fill("Two words")
+    window.page.get_by_label("Name").fill("Kept as typed")
+    window.page.get_by_label("Name").press("Enter")
+    expect(window.page.get_by_label("Slug")).to_be_focused()
+    expect(window.page.get_by_label("Slug")).to_have_attribute("aria-invalid", "true")
+    expect(window.page.get_by_label("Name")).to_have_value("Kept as typed")
+    assert faults_of(window.page) == []
+
+
 def test_filter_next_page_and_back_keep_the_address(visit):
     window = visit("ada")
     window.go("/usage/")
