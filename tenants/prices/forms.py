@@ -38,17 +38,17 @@ class PriceForm(AddForm):
     unit = "USD per million tokens"
 
     model = forms.CharField(max_length=200)
-    input_nanousd = forms.CharField(label="Input, USD per million tokens", max_length=24)
-    cached_nanousd = forms.CharField(label="Cached input, USD per million tokens", max_length=24)
-    output_nanousd = forms.CharField(label="Output, USD per million tokens", max_length=24)
+    input_nanousd = forms.CharField(label="Input, USD/M tok", max_length=24)
+    cached_nanousd = forms.CharField(label="Cached input, USD/M tok", max_length=24)
+    output_nanousd = forms.CharField(label="Output, USD/M tok", max_length=24)
     cache_write_nanousd = forms.CharField(
-        label="Cache write, USD per million tokens",
+        label="Cache write, USD/M tok",
         max_length=24,
         required=False,
         help_text="Empty: as input.",
     )
     reasoning_nanousd = forms.CharField(
-        label="Reasoning, USD per million tokens",
+        label="Reasoning, USD/M tok",
         max_length=24,
         required=False,
         help_text="Empty: as output.",
