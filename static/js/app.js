@@ -2,6 +2,7 @@
 
 import { makeCards } from "./cards.js";
 
+const ASKED = new Set(["click", "submit"]); // what a person does, not a page's own refresh
 const THEMES = ["auto", "light", "dark"];
 const YEAR_S = 31536000;
 
@@ -139,7 +140,7 @@ document.addEventListener("htmx:error", (event) => {
 // A swap that a person asked for takes away what was focused (the pager's link): go on in what came,
 // and say how much that is. A page's own refresh says nothing.
 function onAsked(context) {
-  if (!context?.sourceElement?.matches("a, form, button")) return;
+  if (!ASKED.has(context?.sourceEvent?.type)) return; // the element that asked may be gone by now
   const part = document.getElementById(context.target?.id);
   if (!part) return;
   if (document.activeElement === document.body) (part.querySelector(".scroll[tabindex]") || part).focus();

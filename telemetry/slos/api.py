@@ -18,6 +18,7 @@ from console.rest.views import Endpoint, key_before, shown, shown_page
 from routing.contracts.enums import WorkClass
 from telemetry.slos import selectors, services
 from telemetry.slos.rules import E2E, TTFT
+from telemetry.stats.burn import Judged, budget_left
 
 
 class ObjectiveSerializer(OutSerializer):
@@ -45,6 +46,9 @@ class ObjectiveStateSerializer(ObjectiveSerializer):
 
     alarm = serializers.CharField()
     burn_1h = serializers.FloatField(allow_null=True)
+    budget_left_ratio = serializers.FloatField(
+        allow_null=True, help_text="Of 30 days; below 0 more was spent than there was"
+    )
     windows = WindowSerializer(many=True)
 
 
@@ -117,6 +121,9 @@ class Objective(Endpoint):
             "target_ratio": one.target_ratio,
             "alarm": state.alarm.rule.severity if state.alarm else "",
             "burn_1h": state.burn_1h,
+            "budget_left_ratio": budget_left(
+                selectors.budgets().get(one.id, Judged()), one.target_ratio
+            ),
             "windows": [
                 {
                     "minutes": minutes,

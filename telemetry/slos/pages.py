@@ -15,11 +15,14 @@ from console.web.views import page
 from routing.contracts.enums import WorkClass
 from telemetry.models.slo import METRICS
 from telemetry.slos import selectors, services
+from telemetry.stats.burn import Judged, budget_left, lasts_min
 
 _COLUMNS = (
     Column("Objective", meaning="Model and class; the most specific one judges a request"),
     Column("Promise"),
     Column("State"),
+    number("Budget left", "% of 30 d", "Of the bad requests that the promise allows"),
+    number("Lasts", "", "Until the budget is spent, at the burn of the last hour"),
     number("Kept", "% last 1 h", "Of judged requests; failures and shed ones are not kept"),
     number("Burn", "x, 1 h", "1 spends the 30-day budget evenly"),
     number("Burn", "x, 6 h"),
@@ -56,9 +59,10 @@ class ObjectiveForm(ServiceForm):
 def slo(request: HttpRequest) -> HttpResponseBase:
     """Objectives, the most general first."""
     require(request.user, Permission.VIEW_ALL)
+    spent = selectors.budgets()
     found = selectors.states(selectors.objectives())
     context = {
-        "rows": [_row(one) for one in found],
+        "rows": [_row(one, spent.get(one.objective.id, Judged())) for one in found],
         "columns": _COLUMNS,
         "may_act": can(request.user, Permission.ACT),
     }
@@ -102,8 +106,12 @@ def remove_objective(request: HttpRequest, objective_id: int) -> HttpResponseBas
     return render(request, "telemetry/remove_objective.html", "", {"objective": found})
 
 
-def _row(state: selectors.ObjectiveState) -> dict[str, object]:
+def _row(state: selectors.ObjectiveState, budget: Judged) -> dict[str, object]:
+    left = budget_left(budget, state.objective.target_ratio)
+    lasts = lasts_min(left, state.burn_1h)
     return {
+        "left_ratio": left,
+        "lasts_s": None if lasts is None else lasts * 60,
         "state": state,
         "hour": state.windows[60],
         "burn_6h": _burn_6h(state),

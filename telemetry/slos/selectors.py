@@ -12,7 +12,7 @@ from console.errors import NotFound
 from telemetry.models import Objective, ObjectiveMinute
 from telemetry.slices.selectors import ClassMinute
 from telemetry.slos.rules import ObjectiveView, judge_all, whole
-from telemetry.stats.burn import WINDOWS_MIN, Alarm, Judged, alarm, burn
+from telemetry.stats.burn import BUDGET_MIN, WINDOWS_MIN, Alarm, Judged, alarm, burn
 
 MAX_OBJECTIVES = 200
 
@@ -66,6 +66,13 @@ def states(known: Sequence[ObjectiveView], *, now: datetime | None = None) -> li
         row["objective_id"]: cast("Mapping[str, Any]", row) for row in rows
     }
     return [_state(one, found.get(one.id)) for one in known]
+
+
+def budgets(*, now: datetime | None = None) -> dict[int, Judged]:
+    """What each objective judged in the window of its budget, by id: one query."""
+    end = (now or timezone.now()).replace(second=0, microsecond=0)
+    found = judged_between(since=end - timedelta(minutes=BUDGET_MIN), until=end)
+    return {one.id: judged for one, judged in found}
 
 
 def judged_between(*, since: datetime, until: datetime) -> list[tuple[ObjectiveView, Judged]]:

@@ -7,6 +7,7 @@ that it matters, the short one that it still goes on.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+BUDGET_MIN = 30 * 24 * 60  # the window of the budget that a burn of 1 spends evenly
 MIN_BAD = 50  # fewer bad events than this never page: one bad request of ten is no trend
 
 
@@ -60,6 +61,28 @@ def burn(judged: Judged, target_ratio: float) -> float | None:
     if not judged.total:
         return None
     return (judged.bad / judged.total) / (1 - target_ratio)
+
+
+def budget_left(judged: Judged, target_ratio: float) -> float | None:
+    """Share (1 and below) of the budget of a whole window that is left; None without requests.
+
+    Below 0 more was spent than there was. The budget is of the requests so far: a window that is
+    not yet full has as much less.
+    """
+    spent = burn(judged, target_ratio)
+    return None if spent is None else 1 - spent
+
+
+def lasts_min(left_ratio: float | None, burn_now: float | None) -> float | None:
+    """Minutes until what is left of a 30-day budget is spent at the present burn.
+
+    0 where nothing is left; None where nothing is spent now, or either is unknown.
+    """
+    if left_ratio is None or burn_now is None:
+        return None
+    if left_ratio <= 0:
+        return 0.0
+    return left_ratio * BUDGET_MIN / burn_now if burn_now > 0 else None
 
 
 def alarm(windows: Mapping[int, Judged], target_ratio: float) -> Alarm | None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from telemetry.stats.burn import Judged, alarm, burn
+from telemetry.stats.burn import BUDGET_MIN, Judged, alarm, budget_left, burn, lasts_min
 from telemetry.stats.carbon import Inputs, footprint, share_of
 from telemetry.stats.fairness import jain_index
 
@@ -63,3 +63,16 @@ def test_jain_index_of_even_and_uneven_shares() -> None:
     assert jain_index([1, 0, 0]) == 1  # who has nothing takes no part
     assert jain_index([3, 1]) == pytest.approx(16 / (2 * 10))
     assert jain_index([]) is None
+
+
+def test_what_is_left_of_a_budget_lasts_as_long_as_the_burn_says() -> None:
+    assert budget_left(Judged(), 0.95) is None
+    assert budget_left(Judged(1_000, 1_000), 0.95) == 1
+    left = budget_left(Judged(1_000, 980), 0.95)  # 50 bad ones were allowed, 20 came
+    assert left == pytest.approx(0.6)
+    assert budget_left(Judged(1_000, 900), 0.95) == pytest.approx(-1)
+    assert lasts_min(left, 1.0) == pytest.approx(0.6 * BUDGET_MIN)
+    assert lasts_min(left, 14.4) == pytest.approx(0.6 * BUDGET_MIN / 14.4)
+    assert lasts_min(left, 0.0) is None
+    assert lasts_min(left, None) is lasts_min(None, 1.0) is None
+    assert lasts_min(-1.0, 1.0) == 0
