@@ -14,6 +14,7 @@ pytestmark = pytest.mark.django_db
 
 def test_page_and_rest_say_what_is_left_and_how_long_it_lasts():
     world = factories.World()
+    factories.make_tenant(world, "acme")
     factories.make_people(world)
     factories.make_objective(world, target_ratio=0.95)
     now = timezone.now().replace(second=0, microsecond=0)
