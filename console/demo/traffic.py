@@ -10,6 +10,7 @@ import contextlib
 import csv
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -90,13 +91,26 @@ class Outcome:
 
 
 def read_trace(path: Path = TRACE) -> list[Arrival]:
-    """Rows of a trace file with columns `t_s,input_tokens,output_tokens`, in order of arrival."""
-    with path.open(newline="") as lines:
-        rows = [
-            Arrival(float(row["t_s"]), int(row["input_tokens"]), int(row["output_tokens"]))
-            for row in csv.DictReader(lines)
-        ]
+    """Rows of a trace file with columns `t_s,input_tokens,output_tokens`, in order of arrival.
+
+    Raises `OSError`, or `ValueError` saying what is wrong with the file, and in which line.
+    """
+    rows: list[Arrival] = []
+    with path.open(newline="", encoding="utf-8") as lines:
+        reader = csv.DictReader(lines)
+        try:
+            rows.extend(_arrival(row) for row in reader)
+        except (KeyError, TypeError, ValueError, csv.Error) as error:
+            said = "t_s, input_tokens and output_tokens as numbers from 0 on"
+            raise ValueError(f"line {reader.line_num} does not say {said}") from error
     return sorted(rows, key=lambda row: row.t_s)
+
+
+def _arrival(row: dict[str, str]) -> Arrival:
+    found = Arrival(float(row["t_s"]), int(row["input_tokens"]), int(row["output_tokens"]))
+    if not math.isfinite(found.t_s) or min(found.t_s, found.input_tokens, found.output_tokens) < 0:
+        raise ValueError("out of range")
+    return found
 
 
 def looped(rows: list[Arrival], keep_one_in: int = 1) -> Iterator[Arrival]:

@@ -97,9 +97,11 @@ class StrictSerializer(serializers.Serializer[Any]):
         if isinstance(data, Mapping):
             unknown = [str(name) for name in data if name not in self.fields]
             if unknown:
+                there_are = ", ".join(self.fields)
+                title = f"Unknown field. There are: {there_are}." if there_are else "Unknown field."
                 raise serializers.ValidationError(
                     {
-                        name: serializers.ErrorDetail("Unknown field.", code="unknown_field")
+                        name: serializers.ErrorDetail(title, code="unknown_field")
                         for name in sorted(unknown)
                     }
                 )

@@ -19,6 +19,6 @@ def nanousd_of(text: str) -> int:
     """Inverse of `usd_text` for amounts of 0 or more. Raises `ValueError` for other text."""
     found = _TEXT.fullmatch(text)
     if found is None:
-        raise ValueError("not an amount: use digits with at most nine decimals, such as 12.50")
+        raise ValueError("not an amount: use at most ten digits and nine decimals, such as 12.50")
     whole, decimals = found.groups(default="")
     return int(whole) * NANOUSD_PER_USD + int(decimals.ljust(_DECIMALS, "0"))

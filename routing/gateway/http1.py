@@ -11,6 +11,8 @@ MAX_HEADER_COUNT = 128
 MAX_PIPELINED = 16  # requests read ahead on a connection while one is served
 NO_BODY_STATUS = 200  # first status that is not informational
 
+OUR_PREFIX = b"x-headrace-"  # nobody else's headers begin so
+
 # The only request headers that are read; everything else stops here.
 READ_HEADERS = frozenset(
     (
@@ -61,7 +63,10 @@ class BrokenRequestError(Exception):
 
 
 class Request:
-    """One request: method and target as sent, the headers of `READ_HEADERS`, the whole body."""
+    """One request: method and target as sent, the headers of `READ_HEADERS`, the whole body.
+
+    Under `OUR_PREFIX` stands the name of a header that would be ours and is none.
+    """
 
     __slots__ = ("body", "headers", "is_http10", "keep_alive", "method", "target")
 
@@ -180,6 +185,8 @@ class RequestReader:
             self._framing += b"%b: %b\r\n" % (name, value)
             if name == b"content-length":
                 self._length = int(value) if value.isdigit() else -1
+        elif name.startswith(OUR_PREFIX):
+            self._request.headers[OUR_PREFIX] = name  # there is no such header: told, not ignored
 
     def on_headers_complete(self) -> None:
         """The head ends: a declared length over the bound is refused before any body is kept."""

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from routing.contracts.enums import TaskOutcome
-from routing.decision.types import Refusal
+from routing.decision.types import Reason, Refusal
+from routing.gateway.http1 import OUR_PREFIX, READ_HEADERS
 from routing.gateway.refusal import bad_header
 from routing.gateway.trace import TRACEPARENT, read_traceparent
 
@@ -39,9 +41,13 @@ _TEXT_HEADERS = (
     b"x-headrace-task-id", b"x-headrace-task-kind", b"x-headrace-step",
     b"x-headrace-session-id", b"x-headrace-parent-id",
 )  # fmt: skip
-_ENDS = (b"x-headrace-task-outcome", b"x-headrace-task-score")  # said of the task that is named
-_OUR_HEADERS = frozenset((*_TEXT_HEADERS, *_ENDS))
-_JUDGED = _OUR_HEADERS | {STREAM_COST, EXACT_MODEL}
+# Said of the task that the call names; without one each would be lost, and no cap sees it.
+_OF_A_TASK = (b"x-headrace-task-outcome", b"x-headrace-task-score", b"x-headrace-parent-id")
+_OUR_HEADERS = frozenset((*_TEXT_HEADERS, *_OF_A_TASK))
+_JUDGED = _OUR_HEADERS | {STREAM_COST, EXACT_MODEL, OUR_PREFIX}
+_KNOWN = sorted(
+    name.removeprefix(OUR_PREFIX).decode() for name in READ_HEADERS if name.startswith(OUR_PREFIX)
+)
 NAME_HEADERS = _OUR_HEADERS | {TRACEPARENT, *_SESSION_HEADERS}
 
 
@@ -67,6 +73,8 @@ def bad_name(headers: dict[bytes, bytes]) -> Refusal | None:
     """
     if _JUDGED.isdisjoint(headers):
         return None
+    if (unknown := headers.get(OUR_PREFIX)) is not None:
+        return _no_header(unknown.decode("latin-1")[:MAX_TEXT])
     for header in _TEXT_HEADERS:
         raw = headers.get(header)
         if raw and _text(raw).encode() != raw:
@@ -76,15 +84,29 @@ def bad_name(headers: dict[bytes, bytes]) -> Refusal | None:
         raw = headers.get(header)
         if raw and not is_read(raw):
             return bad_header(header.decode(), wanted)
-    return _nobodys_end(headers)
+    return _of_no_task(headers)
 
 
-def _nobodys_end(headers: dict[bytes, bytes]) -> Refusal | None:
-    """How a task ended is lost unless the call says which task."""
-    said = next((header for header in _ENDS if headers.get(header)), None)
-    if said is None or names_of(headers).task_id:
+def _no_header(name: str) -> Refusal:
+    """A slip of the pen would cost the caller what the header asks for, so it is told."""
+    prefix = OUR_PREFIX.decode()
+    near = get_close_matches(name.removeprefix(prefix), _KNOWN, n=1) or _KNOWN
+    instead = f"{'do you mean' if len(near) == 1 else 'there are'} {prefix}"
+    instead += f"{', '.join(near)}{'?' if len(near) == 1 else '.'}"
+    return Refusal(Reason.INVALID_REQUEST, f"There is no header {name}: {instead}", param=name)
+
+
+def _of_no_task(headers: dict[bytes, bytes]) -> Refusal | None:
+    """What is said of a task is lost unless the call says which task."""
+    said = next((header for header in _OF_A_TASK if headers.get(header)), None)
+    if said is None:
         return None
-    return bad_header(said.decode(), "sent with x-headrace-task-id, or with a traceparent")
+    task_id = names_of(headers).task_id
+    if not task_id:
+        return bad_header(said.decode(), "sent with x-headrace-task-id, or with a traceparent")
+    if headers.get(b"x-headrace-parent-id") == task_id.encode():
+        return bad_header("x-headrace-parent-id", "another task than the call's own")
+    return None
 
 
 def _is_step(raw: bytes) -> bool:

@@ -52,6 +52,7 @@ def parse(text: str) -> dict[str, object]:
         raise InvalidInput(
             f"Not JSON at line {error.lineno}, column {error.colno}: {error.msg}.",
             field="document",
+            hint="Documents are JSON; the examples in the documentation are YAML, to be short.",
         ) from error
     except RecursionError as error:
         raise InvalidInput("Nested too deeply.", field="document") from error

@@ -95,12 +95,19 @@ class LimitSerializer(OutSerializer):
         return None if _is_spend(row) else row.remaining
 
 
+DIMENSIONS_SAID = (
+    "`req` requests, `in` input tokens, `out` output tokens, `usd` spend, `conc` requests at once,"
+    " `kv` KV tokens at once."
+)
+WINDOWS_SAID = "`m` minute, `d` day, `w` week, `mo` month; `g` at this moment, for `conc` and `kv`."
+
+
 class LimitName(StrictSerializer):
     """Which limit: a scope with its subject, a dimension and a window."""
 
     scope = OfferedField(choices=_SCOPES)
-    dimension = OfferedField(choices=_DIMENSIONS)
-    window = OfferedField(choices=_WINDOWS)
+    dimension = OfferedField(choices=_DIMENSIONS, help_text=DIMENSIONS_SAID)
+    window = OfferedField(choices=_WINDOWS, help_text=WINDOWS_SAID)
     key_id = StrictInteger(required=False, min_value=1)
     model = StrictText(required=False, max_length=200)
     work_class = OfferedField(required=False, choices=_CLASSES)
@@ -127,8 +134,8 @@ class LimitRemoval(StrictSerializer):
     """Which limit to remove, as query parameters."""
 
     scope = OfferedField(choices=_SCOPES)
-    dimension = OfferedField(choices=_DIMENSIONS)
-    window = OfferedField(choices=_WINDOWS)
+    dimension = OfferedField(choices=_DIMENSIONS, help_text=DIMENSIONS_SAID)
+    window = OfferedField(choices=_WINDOWS, help_text=WINDOWS_SAID)
     key_id = serializers.IntegerField(required=False, min_value=1)
     model = serializers.CharField(required=False, max_length=200)
     work_class = OfferedField(required=False, choices=_CLASSES)

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +72,19 @@ class Command(BaseCommand):
         if options["form"]:
             self._simulate(options)
             return
-        rows = read_trace(options["trace"])
+        with _in_one_line(options["trace"]):
+            rows = read_trace(options["trace"])
         if not rows:
             raise CommandError(f"{options['trace']} holds no requests")
         callers = demo_callers() if options["demo"] else [_single_caller(options)]
+        with _in_one_line("--gateway"):
+            gateway = GatewayAddress.from_url(options["gateway"])
         keep = max(1, options["keep_one_in"])
         arrivals = looped(rows, keep)
         limited = arrivals if options["demo"] else (row for row in rows[::keep])
         counts: dict[str, int] = {}
-        record_file = options["record"].open("a") if options["record"] else None
+        with _in_one_line(options["record"]):
+            record_file = options["record"].open("a") if options["record"] else None
 
         def record(outcome: Outcome) -> None:
             name = str(outcome.status or outcome.error)
@@ -89,7 +93,7 @@ class Command(BaseCommand):
                 record_file.write(json_line(outcome) + "\n")
                 record_file.flush()
 
-        replay = Replay(GatewayAddress.from_url(options["gateway"]), callers, record)
+        replay = Replay(gateway, callers, record)
         is_whole = True
         try:
             is_quiet = options["quiet"] or options["demo"]
@@ -137,6 +141,17 @@ def demo_callers() -> list[Caller]:
     except (OSError, KeyError, ValueError) as error:
         raise CommandError(f"no demo keys in {path}: start with `up --demo`") from error
     return [Caller(**row) for row in rows]
+
+
+@contextlib.contextmanager
+def _in_one_line(what: object) -> Iterator[None]:
+    """A file or address that cannot be used ends the command, without a traceback."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"{what} cannot be opened: {error.strerror}") from error
+    except ValueError as error:
+        raise CommandError(f"{what}: {error}") from error
 
 
 def _single_caller(options: dict[str, Any]) -> Caller:

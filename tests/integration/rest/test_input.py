@@ -216,3 +216,12 @@ def test_a_refused_policy_tells_every_finding(world):
     assert answer.status_code == 422
     assert answer.json()["code"] == "policy_refused"
     assert [finding["path"] for finding in answer.json()["findings"]] == ["plugins", "outage.max_s"]
+
+
+def test_an_unknown_field_is_told_what_there_is(world):
+    caller = Caller(world, "ada")
+    told = caller.call("put", "tenants/acme/limits/", {**LIMIT, "kind": "req"}).json()
+    assert (told["code"], told["field"]) == ("unknown_field", "kind")
+    assert "There are: scope, dimension, window, " in told["title"]
+    asked = caller.call("get", "usage/?tennant=acme").json()
+    assert "tenant" in asked["title"].partition("There are: ")[2]

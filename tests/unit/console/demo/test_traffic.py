@@ -1,7 +1,9 @@
 import asyncio
 import itertools
+from pathlib import Path
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from console.demo import traffic
 from console.demo.client import Answer, GatewayAddress
@@ -137,3 +139,26 @@ def test_calls_form_tasks_that_report_their_end_once():
         ends += [one["x-headrace-task-outcome"] for one in steps if len(one) == 4]
     assert ends.count("failure") == 1
     assert len(ends) == FAILED_ONE_IN
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("t_s,input_tokens\n0,1\n", 2),
+        ("t_s,input_tokens,output_tokens\n0,1,2\nx,1,2\n", 3),
+        ("t_s,input_tokens,output_tokens\ninf,1,2\n", 2),
+        ("t_s,input_tokens,output_tokens\n0,-1,2\n", 2),
+    ],
+)
+def test_a_trace_that_cannot_be_read_names_the_line(tmp_path: Path, text: str, line: int) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"line {line} "):
+        read_trace(path)
+    with pytest.raises(CommandError, match=rf"trace\.csv: line {line} "):
+        call_command("replay", str(path), "--key", "hr_x")
+
+
+def test_a_trace_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"nope\.csv cannot be opened: No such file"):
+        call_command("replay", str(tmp_path / "nope.csv"), "--key", "hr_x")

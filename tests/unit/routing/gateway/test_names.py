@@ -3,7 +3,7 @@
 import pytest
 
 from routing.decision.types import Reason
-from routing.gateway.http1 import READ_HEADERS
+from routing.gateway.http1 import READ_HEADERS, RequestReader
 from routing.gateway.names import NAME_HEADERS, Names, bad_name, names_of
 
 
@@ -102,12 +102,41 @@ def test_what_can_be_kept_and_other_peoples_headers_pass() -> None:
     assert bad_name({b"content-type": b"application/json"}) is None
 
 
-@pytest.mark.parametrize("header", ["x-headrace-task-outcome", "x-headrace-task-score"])
-def test_the_end_of_a_task_that_is_not_named_is_refused(header: str) -> None:
-    said = {header.encode(): b"1" if header.endswith("score") else b"success"}
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("x-headrace-task-outcome", b"success"),
+        ("x-headrace-task-score", b"1"),
+        ("x-headrace-parent-id", b"t-0"),
+    ],
+)
+def test_what_is_said_of_a_task_that_is_not_named_is_refused(header: str, value: bytes) -> None:
+    said = {header.encode(): value}
     refused = bad_name(said | {b"x-headrace-task-id": b""})
     assert refused is not None and refused.param == header
     assert "x-headrace-task-id" in refused.message
     traced = b"00-%b-00f067aa0ba902b7-01" % TRACE
     for named in ({b"x-headrace-task-id": b"t-1"}, {b"traceparent": traced}):
         assert bad_name(said | named) is None
+
+
+def test_a_task_is_not_its_own_parent() -> None:
+    refused = bad_name({b"x-headrace-task-id": b"t-1", b"x-headrace-parent-id": b"t-1"})
+    assert refused is not None and refused.param == "x-headrace-parent-id"
+
+
+@pytest.mark.parametrize(
+    ("sent", "instead"),
+    [
+        ("X-Headrace-TaskId", "do you mean x-headrace-task-id?"),
+        ("x-headrace-exact-models", "do you mean x-headrace-exact-model?"),
+        ("x-headrace-zzz", "there are x-headrace-class, deadline-ms, exact-model,"),
+    ],
+)
+def test_a_header_of_ours_that_there_is_not_is_told(sent: str, instead: str) -> None:
+    reader = RequestReader(1 << 20)
+    reader.feed(b"GET /v1/models HTTP/1.1\r\nHost: h\r\n%b: true\r\n\r\n" % sent.encode())
+    refused = bad_name(reader.ready[0].headers)
+    assert refused is not None
+    assert (refused.reason, refused.param) == (Reason.INVALID_REQUEST, sent.lower())
+    assert instead in refused.message
