@@ -11,13 +11,15 @@ Bins = list[tuple[int, int]]
 class Learnt(msgspec.Struct, frozen=True):
     """Of one model: sketches as (bin, count) pairs (`telemetry.stats.sketch`).
 
-    `plain` and `dense` hold bytes per reported token, `error` held input tokens per reported one.
+    `plain` and `dense` hold bytes per reported token, `error` held input tokens per reported one,
+    `template` tokens that small prompts had beyond their text.
     """
 
     model: str
     plain: Bins
     dense: Bins
     error: Bins
+    template: Bins = []
 
 
 class GatewayEstimates(msgspec.Struct, frozen=True):

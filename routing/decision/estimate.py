@@ -12,7 +12,13 @@ from routing.decision.types import Amounts, Reason, Refusal
 # cannot fit even so is refused here; one that might fit is left to the engine, which counts.
 MOST_BYTES_PER_TOKEN = 8.0
 LEAST_BYTES_PER_TOKEN = 1.0  # byte-level tokenizers never need more than a token a byte
-UNSEEN_BYTES = 256  # a smaller prompt teaches nothing, and is at most so many tokens above its hold
+# What a chat template adds by itself, before small prompts have shown it: Llama 3.1 has 30 tokens
+# with its dates, Qwen 2.5 20, gpt-oss 90.
+TEMPLATE_TOKENS = 128
+MESSAGE_TOKENS = 4  # around each message, beside what its JSON has: ChatML and Llama add 5 in all
+# What a template, or a provider, says of tools beyond their own bytes: open models up to 250,
+# Anthropic up to 530.
+TOOLS_TOKENS = 544
 _ROOM_SHARE = 16  # of the context: least output granted when the estimate leaves no room
 
 
@@ -25,7 +31,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     `dense_bytes` are those of `input_bytes` whose text is not mostly letters and spaces: a token
     holds few of them. `field` names the member that holds the prompt; `frame_tokens` is the most
     that the engine adds to its prompts by itself; `fits_context`: no prompt is longer than the
-    context. No `choices`: there is no output at all.
+    context. `is_templated`: a chat template adds more, `Rates.template_tokens`. No `choices`: there
+    is no output at all.
     """
 
     input_bytes: int
@@ -39,6 +46,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     field: str = "messages"
     frame_tokens: int = 0
     fits_context: bool = True
+    is_templated: bool = False
 
 
 class Estimate(msgspec.Struct, frozen=True, gc=False):
@@ -52,24 +60,28 @@ class Rates(NamedTuple):
     """Bytes per token of a model: of plain text, and of dense text (`Ask.dense_bytes`).
 
     `is_unseen`: no engine has reported on it yet, so `plain` is what its operator says.
+    `template_tokens`: what its chat template adds to a prompt at most.
     """
 
     plain: float
     dense: float = 1.0
     is_unseen: bool = False
+    template_tokens: int = TEMPLATE_TOKENS
 
 
 def input_tokens(ask: Ask, rates: Rates, context_tokens: int) -> int:
-    """Upper estimate of prompt tokens: `ceil(bytes / rate)`, ids, pictures, frames.
+    """Upper estimate of prompt tokens: `ceil(bytes / rate)`, ids, pictures, frames, template.
 
     No engine takes a prompt that is longer than the context. Of a model that nobody has seen count,
-    plain text of `UNSEEN_BYTES` or more is a token a byte: its tokenizer may know no words at all.
+    text is a token a byte: its tokenizer may know no words at all.
     """
     dense = ask.dense_bytes
     plain = ask.input_bytes - dense
-    rate = LEAST_BYTES_PER_TOKEN if rates.is_unseen and plain >= UNSEEN_BYTES else rates.plain
+    rate = LEAST_BYTES_PER_TOKEN if rates.is_unseen else rates.plain
     text = -int(-plain // rate) - int(-dense // rates.dense)
     tokens = text + ask.input_tokens + ask.picture_tokens + ask.frame_tokens
+    if ask.is_templated:
+        tokens += rates.template_tokens
     return min(tokens, context_tokens * ask.prompts) if ask.fits_context else tokens
 
 

@@ -19,6 +19,7 @@ class ModelEstimateSerializer(OutSerializer):
     plain_rate = serializers.FloatField(allow_null=True)
     plain_median = serializers.FloatField(allow_null=True)
     dense_rate = serializers.FloatField(allow_null=True)
+    template_tokens = serializers.IntegerField(allow_null=True)
     held_ratio_p5 = serializers.FloatField(allow_null=True)
     held_ratio_p50 = serializers.FloatField(allow_null=True)
     held_ratio_p95 = serializers.FloatField(allow_null=True)

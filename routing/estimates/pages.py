@@ -15,6 +15,7 @@ COLUMNS = (
     number("Plain", "B/tok", "With which plain text is held: the low end of what was seen"),
     number("Median", "B/tok", "Of plain text, as reported"),
     number("Dense", "B/tok", "With which code, digits and other alphabets are held"),
+    number("Template", "tok", meaning="With which a chat template is held, beside the text"),
     number("Held/used p5", "x", meaning="Below 1: more was used than held"),
     number("p50", "x", "Held over used, the median request"),
     number("p95", "x", "Held over used, above which one request in twenty lies"),

@@ -11,7 +11,7 @@ from routing.contracts.estimates import decode_estimates
 from routing.store import keys
 from routing.store.pooled import sync_client
 from telemetry.stats.sketch import count_of, quantile
-from telemetry.stats.token_rates import MIN_SAMPLES, error_of, merged, rate_of
+from telemetry.stats.token_rates import MIN_SAMPLES, error_of, merged, rate_of, template_of
 
 STORE_TIMEOUT_S = 1.0
 MAX_SHOWN = 200
@@ -19,7 +19,7 @@ MAX_SHOWN = 200
 
 @dataclass(frozen=True, slots=True)
 class ModelEstimate:
-    """One model. Rates are bytes per token, None while the prior stands.
+    """One model. Rates are bytes per token, None while the prior stands, as `template_tokens` is.
 
     `held_ratio_*` are held input tokens per reported one: 1 is exact, below 1 is debt; None
     without samples.
@@ -30,6 +30,7 @@ class ModelEstimate:
     plain_rate: float | None
     plain_median: float | None
     dense_rate: float | None
+    template_tokens: int | None
     held_ratio_p5: float | None
     held_ratio_p50: float | None
     held_ratio_p95: float | None
@@ -61,12 +62,17 @@ def model_estimates() -> list[ModelEstimate] | None:
                 plain_rate=_learnt(tally.plain),
                 plain_median=quantile(tally.plain, 0.5),
                 dense_rate=_learnt(tally.dense),
+                template_tokens=_template(tally.template),
                 held_ratio_p5=error.low,
                 held_ratio_p50=error.median,
                 held_ratio_p95=error.high,
             )
         )
     return found
+
+
+def _template(bins: dict[int, int]) -> int | None:
+    return template_of(bins, 0) if count_of(bins) >= MIN_SAMPLES else None
 
 
 def _learnt(bins: dict[int, int]) -> float | None:

@@ -15,11 +15,11 @@ from routing.contracts.estimates import (
     encode_estimates,
 )
 from routing.contracts.usage import UsageEvent
-from routing.decision.estimate import Ask, Rates
+from routing.decision.estimate import TEMPLATE_TOKENS, Ask, Rates
 from routing.store import keys
 from routing.store.client import StoreAwayError
 from routing.store.cluster import Store
-from telemetry.stats.token_rates import DENSE_PRIOR, Tally, learnt, merged, rate_of
+from telemetry.stats.token_rates import DENSE_PRIOR, Tally, learnt, merged, rate_of, template_of
 
 SHARE_EVERY_S: Final = 10.0
 
@@ -45,7 +45,8 @@ class Calibration:
             tally = self._all.get(model) or Tally()
             dense = rate_of(tally.dense, min(prior, DENSE_PRIOR))
             plain = rate_of(tally.plain, prior)
-            found = self._rates[model, prior] = Rates(plain, dense, not tally.plain)
+            template = template_of(tally.template, TEMPLATE_TOKENS)
+            found = self._rates[model, prior] = Rates(plain, dense, not tally.plain, template)
         return found
 
     def observe(self, ask: Ask, event: UsageEvent) -> None:
@@ -59,12 +60,14 @@ class Calibration:
             tally = self._own[event.model] = Tally()
         dense = ask.dense_bytes
         counts = (ask.input_bytes - dense, dense, event.held_input_tokens, event.input_tokens)
-        tally.observe(*counts)
+        frame = ask.frame_tokens if ask.is_templated else None
+        tally.observe(*counts, frame_tokens=frame)
         known = self._all.get(event.model)
         if known is None:
             known = self._all[event.model] = Tally()
         was_seen = bool(known.plain)
-        known.observe(*counts)  # until the next sharing counts it with all others
+        # Until the next sharing counts it with all others.
+        known.observe(*counts, frame_tokens=frame)
         if bool(known.plain) is not was_seen or event.input_tokens > event.held_input_tokens:
             self._rates.clear()
 

@@ -1,5 +1,6 @@
 """Bytes per token as each model reports them: less than the least, so that a hold bounds usage."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -18,21 +19,40 @@ DENSE_PRIOR: Final = 1.0
 
 @dataclass(slots=True)
 class Tally:
-    """Sketches of one model: bytes per token of plain and dense text, and how far holds were."""
+    """Sketches of one model: bytes per token of plain and dense text, and how far holds were.
+
+    `template` holds what prompts of less than `MIN_BYTES` had beyond the fewest tokens of their
+    text: what the model's chat template adds.
+    """
 
     plain: dict[int, int] = field(default_factory=dict)
     dense: dict[int, int] = field(default_factory=dict)
     error: dict[int, int] = field(default_factory=dict)
+    template: dict[int, int] = field(default_factory=dict)
     count: int = 0
 
-    def observe(self, plain_bytes: int, dense_bytes: int, held_tokens: int, tokens: int) -> None:
-        """Count a request that reported its prompt tokens."""
+    def observe(
+        self,
+        plain_bytes: int,
+        dense_bytes: int,
+        held_tokens: int,
+        tokens: int,
+        *,
+        frame_tokens: int | None = None,
+    ) -> None:
+        """Count a request that reported its prompt tokens.
+
+        `frame_tokens` is what was held beside text and template; None where no template was used.
+        """
         if tokens <= 0 or held_tokens <= 0:
             return
         if self.count >= MAX_SAMPLES:
             self._halve()
         self.count += 1
         _bump(self.error, held_tokens / tokens)
+        size = plain_bytes + dense_bytes
+        if size < MIN_BYTES and frame_tokens is not None:
+            _bump(self.template, max(tokens - frame_tokens - size / MOST_RATE, 1.0))
         if not dense_bytes and plain_bytes >= MIN_BYTES:
             _bump(self.plain, plain_bytes / tokens)
         elif dense_bytes >= MIN_BYTES:
@@ -42,7 +62,7 @@ class Tally:
                 _bump(self.dense, dense_bytes / rest)
 
     def _halve(self) -> None:
-        for bins in (self.plain, self.dense, self.error):
+        for bins in (self.plain, self.dense, self.error, self.template):
             for index in list(bins):
                 bins[index] //= 2
                 if not bins[index]:
@@ -76,6 +96,17 @@ def rate_of(bins: Mapping[int, int], prior: float) -> float:
     return least if count_of(bins) >= MIN_SAMPLES else min(least, prior)
 
 
+def template_of(bins: Mapping[int, int], prior: int) -> int:
+    """Tokens that a chat template adds at most: `MARGIN` above the most that is remembered.
+
+    Until there are enough samples not below the prior.
+    """
+    if not bins:
+        return prior
+    most = math.ceil(value_of(max(bins)) / MARGIN)
+    return most if count_of(bins) >= MIN_SAMPLES else max(most, prior)
+
+
 def error_of(bins: Mapping[int, int]) -> Error:
     """How far holds were from what was reported."""
     return Error(count_of(bins), *quantiles(bins, (0.05, 0.5, 0.95)))
@@ -91,6 +122,7 @@ def merged(parts: Iterable[Learnt]) -> dict[str, Tally]:
         add(tally.plain, part.plain)
         add(tally.dense, part.dense)
         add(tally.error, part.error)
+        add(tally.template, part.template)
         tally.count = count_of(tally.error)
     return found
 
@@ -98,6 +130,12 @@ def merged(parts: Iterable[Learnt]) -> dict[str, Tally]:
 def learnt(tallies: Mapping[str, Tally]) -> list[Learnt]:
     """As gateways tell one another."""
     return [
-        Learnt(model, list(t.plain.items()), list(t.dense.items()), list(t.error.items()))
+        Learnt(
+            model,
+            list(t.plain.items()),
+            list(t.dense.items()),
+            list(t.error.items()),
+            list(t.template.items()),
+        )
         for model, t in tallies.items()
     ]

@@ -100,9 +100,10 @@ MESSAGES = Operation(
     "messages", b"/v1/messages", "messages", _PROMPT_FIELDS, _bounded,
     bounds=("max_tokens",), streams=True, takes_priority=False, style=Style.ANTHROPIC,
     pictures=pictures_in, usage=messages_usage, look=MESSAGES_LOOK, is_cut_off=_is_cut_off,
+    templated="messages",
 )  # fmt: skip
 COUNT_TOKENS = Operation(
     "count_tokens", b"/v1/messages/count_tokens", "messages", _PROMPT_FIELDS, _prompts,
     takes_salt=False, takes_priority=False, style=Style.ANTHROPIC, pictures=pictures_in,
-    fits_context=False,
+    fits_context=False, templated="messages",
 )  # fmt: skip

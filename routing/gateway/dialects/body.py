@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from routing.decision.estimate import Ask
+from routing.decision.estimate import MESSAGE_TOKENS, TOOLS_TOKENS, Ask
 from routing.decision.pictures import UNKNOWN_TOKENS, picture_tokens
 from routing.decision.types import Reason, Refusal
 from routing.gateway.dialects.fields import (
@@ -46,6 +46,7 @@ _PICTURE = re.compile(rb'"(?:image_)?url"[ \t\r\n]*:[ \t\r\n]*"(data:[^"]*)?')
 _LETTERS = bytes(range(65, 91)) + bytes(range(97, 123)) + b" "
 DENSE_SHARE = 5  # text of which more than a fifth is no letter or space is dense
 FRAME_SIGNS, FRAME_BYTES = 13, 28  # of {"role":"user","content":""}
+_ROLE = b'"role"'
 _any = msgspec.json.Decoder().decode
 # Members that come before the prompt's own in what an engine reads.
 _LEADS = ("system", "instructions")
@@ -162,9 +163,16 @@ def _ask(fields: Fields, call: Call, prompts: Prompts) -> Ask:
         picture_total,
         min(dense, size),
         operation.field,
-        operation.frame_tokens * prompts.number,
+        operation.frame_tokens * prompts.number + _message_tokens(fields, call.prompt),
         operation.fits_context,
+        is_templated=operation.templated in fields,
     )
+
+
+def _message_tokens(fields: Fields, prompt: bytes) -> int:
+    """What the engine adds around messages and tools, whatever its template is."""
+    has_tools = any(len(fields.get(name, b"")) > len(b"[]") for name in ("tools", "functions"))
+    return MESSAGE_TOKENS * prompt.count(_ROLE) + (TOOLS_TOKENS if has_tools else 0)
 
 
 def _pictures(operation: Operation, prompt: bytes, *, is_escaped: bool) -> list[bytes]:
@@ -190,7 +198,7 @@ def _is_dense(text: bytes) -> bool:
     signs = len(text.translate(None, _LETTERS)) - 2
     if signs * DENSE_SHARE <= len(text):
         return False  # without its frames it is plainer still
-    frames = text.count(b'"role"')
+    frames = text.count(_ROLE)
     return (signs - FRAME_SIGNS * frames) * DENSE_SHARE > len(text) - FRAME_BYTES * frames
 
 

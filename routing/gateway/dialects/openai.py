@@ -7,7 +7,7 @@ MAX_MESSAGES = 10_000  # a long agent session has hundreds
 MAX_PROMPTS = 128
 MAX_INPUTS = 2_048  # texts of one embeddings call, as OpenAI bounds them
 MAX_DOCUMENTS = 1_024  # of one rerank or score call: each is a prompt of its own
-# What an engine adds to a text that it embeds: marks of its begin and end.
+# What an engine adds to a text without a template: marks of its begin, middle and end.
 _TEXT_FRAME_TOKENS = 4
 # A reranker's template holds an instruction and marks around each pair.
 _PAIR_FRAME_TOKENS = 96
@@ -92,12 +92,13 @@ def _score(fields: Fields) -> Prompts:
 CHAT = Operation(
     "chat", b"/v1/chat/completions", "messages", _PROMPT_FIELDS, _messages,
     bounds=("max_tokens", "max_completion_tokens"), streams=True, asks_usage=True,
-    hosted_bound="max_completion_tokens",
+    hosted_bound="max_completion_tokens", templated="messages",
 )  # fmt: skip
 COMPLETIONS = Operation(
     "completions", b"/v1/completions", "prompt", _PROMPT_FIELDS,
     lambda fields: _texts(fields, "prompt", MAX_PROMPTS),
     bounds=("max_tokens", "max_completion_tokens"), streams=True, asks_usage=True,
+    frame_tokens=_TEXT_FRAME_TOKENS,
 )  # fmt: skip
 EMBEDDINGS = Operation(
     "embeddings", b"/v1/embeddings", "input", frozenset(("input",)),
@@ -115,4 +116,5 @@ SCORE = Operation(
 TOKENIZE = Operation(
     "tokenize", b"/tokenize", "prompt", _PROMPT_FIELDS, _tokenize,
     takes_salt=False, takes_priority=False, frame_tokens=_TEXT_FRAME_TOKENS, fits_context=False,
+    templated="messages",
 )  # fmt: skip

@@ -45,6 +45,8 @@ class Operation:
     usage only when `stream_options` asks. `pictures` finds embedded pictures in the prompt's bytes:
     a `data:` URL each, empty for one by address.
     `fits_context`: a prompt is held to the model's context (counting takes longer ones too).
+    `templated` is the member whose presence means that the engine writes the prompt by the model's
+    chat template.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Operation:
     takes_salt: bool = True
     takes_priority: bool = True
     fits_context: bool = True
+    templated: str = ""
     style: Style = Style.OPENAI
     pictures: Callable[[bytes], list[bytes]] | None = None
     usage: Callable[[Counts], Usage | None] = chat_usage

@@ -74,5 +74,5 @@ def _is_cut_off(body: bytes) -> bool:
 RESPONSES = Operation(
     "responses", b"/v1/responses", "input", _PROMPT_FIELDS, _prompts,
     bounds=("max_output_tokens",), streams=True, pictures=pictures_in, usage=responses_usage,
-    look=RESPONSES_LOOK, is_cut_off=_is_cut_off,
+    look=RESPONSES_LOOK, is_cut_off=_is_cut_off, templated="input",
 )  # fmt: skip

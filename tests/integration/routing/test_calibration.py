@@ -1,11 +1,13 @@
 """Bytes per token are learnt from reported usage, shared by gateways, and outlive a restart."""
 
+import json
 import os
 import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from routing.contracts.enums import UsageSource
 from routing.contracts.estimates import KEPT_MS, decode_estimates
 from routing.contracts.usage import UsageEvent
-from routing.decision.estimate import Ask, Rates
+from routing.decision.estimate import TEMPLATE_TOKENS, Ask, Rates, input_tokens
 from routing.gateway.calibration import Calibration
 from routing.store import keys
 from routing.store.client import StoreConnection
@@ -31,8 +33,9 @@ from telemetry.stats.token_rates import (
     merged,
     rate_of,
 )
-from tests.stack import make_snapshot, start_gateway
-from tests.upstream import UpstreamThread, answer, json_script, usage
+from tests.gatewaying import rows
+from tests.stack import ACME_KEY, make_snapshot, start_gateway
+from tests.upstream import Seen, UpstreamThread, answer, json_script, usage
 
 pytestmark = pytest.mark.anyio
 NOW_MS = 1_790_000_000_000
@@ -124,6 +127,28 @@ def test_what_is_remembered_would_have_been_held(seen: list[tuple[int, float]]) 
         assert -int(-size // rate) >= tokens
 
 
+def test_a_template_is_learnt_from_small_prompts_and_bounds_each_of_them() -> None:
+    """Its worst case stands until enough are seen; one above that counts at once."""
+    calibration = Calibration("a")
+    ask = Ask(60, is_templated=True, frame_tokens=4)
+    for _ in range(MIN_SAMPLES):
+        assert calibration.rates("m", 2.5).template_tokens == TEMPLATE_TOKENS
+        calibration.observe(ask, event(45, held=200))
+        calibration._take([])
+    found = calibration.rates("m", 2.5)
+    assert 45 - 4 - 10 <= found.template_tokens < 45
+    assert input_tokens(ask, found, 4096) >= 45
+    calibration.observe(ask, event(400, held=200))
+    found = calibration.rates("m", 2.5)
+    assert input_tokens(ask, found, 4096) >= 400
+    calibration._take([])
+    assert calibration.rates("m", 2.5) == found, "shared, and counted once"
+    before = found.template_tokens
+    calibration.observe(Ask(60), event(900, held=1_000))  # no template around it
+    calibration._take([])
+    assert calibration.rates("m", 2.5).template_tokens == before
+
+
 def test_estimated_usage_pictures_and_ids_teach_nothing() -> None:
     calibration = Calibration("a")
     counted = msgspec.structs.replace(event(1), usage_source=UsageSource.COUNTED)
@@ -152,6 +177,11 @@ def test_counts_are_halved_so_that_a_new_tokenizer_is_learnt() -> None:
     assert tally.count == 5_001
     again = merged(learnt({"m": tally}))["m"]
     assert (again.plain, again.error, again.count) == (tally.plain, tally.error, tally.count)
+    small = Tally()
+    for _ in range(10_001):
+        small.observe(60, 0, 300, 45, frame_tokens=4)
+    (count,) = merged(learnt({"m": small}))["m"].template.values()
+    assert count == 5_001
     assert error_of(tally.error).median == pytest.approx(1.2, rel=0.02)
 
 
@@ -175,6 +205,44 @@ async def test_gateways_share_and_find_their_own_again(store: redis.Redis) -> No
         store.hset(keys.ESTIMATES, "junk", b"\xc1")
         await restarted.share(connection, NOW_MS + KEPT_MS)
         assert set(store.hkeys(keys.ESTIMATES)) == {b"a"}
+
+
+def test_the_first_small_prompts_of_every_shape_are_held_for_the_worst_template(
+    store: redis.Redis, state_dir: Path
+) -> None:
+    """A tokenizer of bytes, a template of 120 tokens, tools of 250: no row above its hold."""
+    said = [{"role": "user", "content": "hi"}]
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    with UpstreamThread() as upstream:
+
+        def used(seen: Seen) -> Any:
+            asked = seen.json
+            text = len(json.dumps(asked.get("messages", asked.get("prompt"))).replace(" ", ""))
+            tools = asked.get("tools", [])
+            around = 120 + (250 + len(json.dumps(tools).replace(" ", ""))) if tools else 120
+            return json_script(answer(used=usage(text + (around if "messages" in asked else 3))))
+
+        upstream.choose = used
+        snapshot = make_snapshot([upstream.address])
+        with start_gateway(snapshot, os.environ["REDIS_URL"], state_dir) as gateway:
+            many = [{"role": "user", "content": "x"}] * 6
+            for fields in (
+                {"messages": said},
+                {"messages": said, "tools": [tool]},
+                {"messages": many},
+            ):
+                reply = gateway.chat(model="alpha-8b", max_tokens=5, **fields)
+                assert reply.status_code == 200
+            plain = httpx.post(
+                f"{gateway.url}/v1/completions",
+                json={"model": "alpha-8b", "prompt": "hi", "max_tokens": 5},
+                headers={"authorization": f"Bearer {ACME_KEY}"},
+                trust_env=False,
+            )
+            assert plain.status_code == 200
+            found = rows(store, 4)
+    assert [one.input_tokens for one in found if one.is_above_hold] == []
+    assert all(one.input_tokens * 4 > one.held_input_tokens for one in found[:1])
 
 
 def test_real_gateway_learns_marks_and_counts_what_exceeds_its_hold(

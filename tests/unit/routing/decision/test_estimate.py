@@ -1,4 +1,4 @@
-from routing.decision.estimate import Ask, Estimate, Rates, estimate
+from routing.decision.estimate import TEMPLATE_TOKENS, Ask, Estimate, Rates, estimate
 from routing.decision.types import Reason, Refusal
 from tests.stack import ALPHA, FREE
 
@@ -83,10 +83,16 @@ def test_dense_text_is_held_at_its_own_rate() -> None:
 
 def test_a_model_that_nobody_has_seen_count_is_held_a_token_a_byte() -> None:
     unseen = Rates(2.5, is_unseen=True)
-    for size in (256, 1_000, 4_000):
+    for size in (33, 255, 256, 1_000, 4_000):
         assert held(Ask(size), rates=unseen).amounts.input_tokens == size  # type: ignore[arg-type]
-    small = held(Ask(255), rates=unseen)  # type: ignore[arg-type]
-    assert small.amounts.input_tokens == 102
+
+
+def test_a_chat_template_is_held_beside_the_text() -> None:
+    ask = Ask(100, is_templated=True, frame_tokens=4)
+    assert held(ask).amounts.input_tokens == 40 + 4 + TEMPLATE_TOKENS
+    known = Rates(2.5, template_tokens=21)
+    assert held(ask, rates=known).amounts.input_tokens == 40 + 4 + 21  # type: ignore[arg-type]
+    assert held(Ask(100)).amounts.input_tokens == 40
 
 
 def test_its_answers_are_not_cut_short_for_that() -> None:
