@@ -20,13 +20,23 @@ class ConfigError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files of the callers' port; with `client_authority` only its certificates may connect."""
+
+    certificate: str
+    key: str
+    client_authority: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayConfig:
     """Addresses, identity and secrets of this process.
 
     `gateway_id` stays over restarts and owns the journal directory, `incarnation` is new at each
     start. `drain_s` bounds how long a stopping gateway finishes what is in flight. Providers are
     called with the system's authorities, and those in `provider_ca_file`; `private_providers` are
-    hosts of theirs that may have addresses inside, `private_hooks` such hosts of webhooks.
+    hosts of theirs that may have addresses inside, `private_hooks` such hosts of webhooks. `tls`
+    None: callers speak plain HTTP, as behind a balancer.
     """
 
     gateway_id: str
@@ -44,6 +54,7 @@ class GatewayConfig:
     provider_ca_file: str = ""
     private_providers: frozenset[str] = frozenset()
     private_hooks: frozenset[str] = frozenset()
+    tls: TlsFiles | None = None
     version: str = VERSION
 
     @property
@@ -84,6 +95,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> GatewayConfig:
         private_providers=frozenset(environ.get("HEADRACE_PRIVATE_PROVIDERS", "").split()),
         private_hooks=frozenset(environ.get("HEADRACE_PRIVATE_HOOKS", "").split()),
         max_body_bytes=_number(environ, "HEADRACE_GATEWAY_MAX_BODY_BYTES", MAX_BODY_BYTES),
+        tls=_tls_files(environ),
     )
 
 
@@ -92,6 +104,17 @@ def _required(environ: Mapping[str, str], name: str) -> str:
     if not value:
         raise ConfigError(f"{name} is not set")
     return value
+
+
+def _tls_files(environ: Mapping[str, str]) -> TlsFiles | None:
+    names = [f"HEADRACE_GATEWAY_TLS_{part}_FILE" for part in ("CERT", "KEY", "CLIENT_CA")]
+    certificate, key, authority = (environ.get(name, "") for name in names)
+    if certificate and key:
+        return TlsFiles(certificate, key, authority)
+    for name, is_set in zip(names[:2], (certificate, key), strict=True):
+        if not is_set and (certificate or key or authority):
+            raise ConfigError(f"{name} is not set, so there is no TLS at the callers' port")
+    return None
 
 
 def _store_url(environ: Mapping[str, str]) -> str:

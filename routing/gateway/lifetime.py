@@ -17,6 +17,7 @@ from routing.gateway.config import GatewayConfig
 from routing.gateway.process import STATUS_EVERY_S, Gateway
 from routing.gateway.server import Listener
 from routing.gateway.snapshot import read_disk
+from routing.gateway.tls import HANDSHAKE_S, SHUTDOWN_S, FrontTls
 from routing.store import keys
 from routing.store.client import StoreAwayError
 
@@ -57,6 +58,7 @@ async def run(config: GatewayConfig) -> int:
             gateway.credits.keep,
             gateway.report,
             gateway.share_estimates,
+            gateway.watch_certificate,
         )
     ]
     admin = await _listen(AdminListener(gateway), config.admin_host, config.admin_port)
@@ -95,8 +97,8 @@ async def _serve_when_ready(gateway: Gateway) -> asyncio.Server | None:
     if gateway.walk is None:
         return None
     listener = Listener(gateway.walk, gateway)
-    config = gateway.config
-    server = await _listen(listener, config.host, config.port, reuse_port=True)
+    config, tls = gateway.config, gateway.tls
+    server = await _listen(listener, config.host, config.port, tls, reuse_port=True)
     gateway.listener = listener
     gc.collect()
     gc.freeze()  # what the start made is never garbage: do not look at it again
@@ -106,12 +108,24 @@ async def _serve_when_ready(gateway: Gateway) -> asyncio.Server | None:
 
 
 async def _listen(
-    factory: Callable[[], asyncio.Protocol], host: str, port: int, *, reuse_port: bool = False
+    factory: Callable[[], asyncio.Protocol],
+    host: str,
+    port: int,
+    tls: FrontTls | None = None,
+    *,
+    reuse_port: bool = False,
 ) -> asyncio.Server:
     loop = asyncio.get_running_loop()
     try:
         return await loop.create_server(
-            factory, host, port, backlog=BACKLOG, reuse_port=reuse_port or None
+            factory,
+            host,
+            port,
+            backlog=BACKLOG,
+            reuse_port=reuse_port or None,
+            ssl=tls.context if tls is not None else None,
+            ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
+            ssl_shutdown_timeout=SHUTDOWN_S if tls is not None else None,
         )
     except (OSError, socket.gaierror) as error:
         raise NotReadyError(f"cannot listen on {host}:{port}: {error}") from error

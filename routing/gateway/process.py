@@ -34,6 +34,7 @@ from routing.gateway.server import Listener, Readiness
 from routing.gateway.snapshot import SnapshotKeeper, write_disk
 from routing.gateway.stats import Stats
 from routing.gateway.sweep import Sweeper
+from routing.gateway.tls import LOOK_S, FrontTls
 from routing.gateway.trace import open_spans
 from routing.gateway.walk import Walk
 from routing.store import keys
@@ -96,6 +97,7 @@ class Gateway:
         )
         self.override_keeper.restore(read_overrides(config.overrides_path), self.started_ms)
         self.spans = open_spans(config)
+        self.tls = FrontTls(config.tls) if config.tls is not None else None
         self.walk: Walk | None = None
         self.listener: Listener | None = None
         self.stopping = asyncio.Event()
@@ -240,6 +242,13 @@ class Gateway:
             if self.walk is not None:
                 await self.walk.calibration.share(self.store, self.clock.now_ms())
             await asyncio.sleep(SHARE_EVERY_S)
+
+    async def watch_certificate(self) -> None:
+        """Renewals of the callers' port."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self.tls is not None:
+                self.tls.look()
 
     async def report(self) -> None:
         """Each second: status, slices, pool states, idle connections, probes."""
