@@ -30,7 +30,10 @@ PASS_S = 0.15  # between two passes: without, waiting for an engine takes a core
 @contextmanager
 def own_drivers(state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Drivers that keep this test's state, and end what they started."""
-    ours = {"simulated": SimulatedDriver(state, ROOT), "static": StaticDriver()}
+    ours = {
+        "simulated": SimulatedDriver(state, ROOT),
+        "static": StaticDriver("", frozenset(("127.0.0.1",))),
+    }
     for module in (reconcile, inventory, acts, machine):
         monkeypatch.setattr(module, "drivers", lambda: ours)
     try:

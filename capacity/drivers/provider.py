@@ -35,13 +35,18 @@ def check_provider(
     if not isinstance(prefix, str) or (prefix and _PREFIX.match(prefix) is None):
         raise DriverError("path_prefix looks like /openai, without the API's own /v1")
     for host, _port in addresses:
-        if _HOST.match(host) is None and not _is_literal(host):
-            raise DriverError(f"{host!r} is not a host name: no scheme, path or password")
+        check_host(host)
         if host not in private_hosts and not is_public(host):
             raise DriverError(
                 f"{host} is an address inside; who runs Headrace may allow it in"
                 " HEADRACE_PRIVATE_PROVIDERS"
             )
+
+
+def check_host(host: str) -> None:
+    """Raise `DriverError` for what is neither a host name nor an address."""
+    if _HOST.match(host) is None and not _is_literal(host):
+        raise DriverError(f"{host!r} is not a host name: no scheme, path or password")
 
 
 def _is_literal(host: str) -> bool:

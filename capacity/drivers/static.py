@@ -1,8 +1,10 @@
 """Replicas that somebody else runs: addresses in the pool's settings, one per ordinal.
 
-Settings: `{"addresses": ["10.0.0.5:8000", ...]}`. With `"api": "openai"` or `"anthropic"` the
-addresses are a hosted provider's, called over TLS (`provider.py`).
+Settings: `{"addresses": ["10.0.0.5:8000", ...]}`, on other machines unless allowed. With `"api":
+"openai"` or `"anthropic"` the addresses are a hosted provider's, called over TLS (`provider.py`).
 """
+
+import socket
 
 from capacity.drivers.base import (
     DriverError,
@@ -13,16 +15,24 @@ from capacity.drivers.base import (
     ReplicaStatus,
 )
 from capacity.drivers.engine_client import completes, identity, look
-from capacity.drivers.provider import SETTINGS, check_provider, handshake
+from capacity.drivers.provider import SETTINGS, check_host, check_provider, handshake
+from routing.contracts.reach import is_elsewhere, is_literal
 
 MAX_PORT = 65_535
+_NOT_ELSEWHERE = (
+    "is an address of this machine or of its link; who runs Headrace may allow it in"
+    " HEADRACE_PRIVATE_PROVIDERS"
+)
 
 
 class StaticDriver:
     """Watches given addresses; starting and stopping them is not ours."""
 
     def __init__(self, ca_file: str = "", private_hosts: frozenset[str] = frozenset()) -> None:
-        """Of hosted providers: an authority beside the system's, hosts that may be inside."""
+        """`ca_file` is an authority beside the system's, of hosted providers.
+
+        `private_hosts` may be inside (providers), or this machine (engines).
+        """
         self._ca_file = ca_file
         self._private_hosts = private_hosts
 
@@ -37,6 +47,11 @@ class StaticDriver:
         addresses = _addresses(spec)
         if "api" in spec.settings:
             check_provider(spec.settings, addresses, self._private_hosts)
+            return
+        for host, _port in addresses:
+            check_host(host)
+            if not (host in self._private_hosts or is_elsewhere(host)):
+                raise DriverError(f"{host} {_NOT_ELSEWHERE}")
 
     def start(self, spec: PoolSpec, ordinal: int) -> Handle:
         """Name the ordinal's address. Raises `DriverError` when there are too few."""
@@ -53,19 +68,36 @@ class StaticDriver:
             return ReplicaStatus(Observed.GONE, cause="its address left the pool's settings")
         if "api" in spec.settings:
             return handshake(*address, self._ca_file, self._private_hosts)
+        if not self._may_call(*address):
+            return ReplicaStatus(Observed.STARTING, *address, f"it {_NOT_ELSEWHERE}"[:200])
         return look(*address, spec.model, wait_s)
 
     def identify(self, spec: PoolSpec, handle: Handle) -> Identity | None:
         """What serves at the address; a provider is not asked."""
         if "api" in spec.settings:
             return Identity((spec.model,), "", "")
-        return identity(str(handle["host"]), int(handle["port"]), spec.model)
+        address = (str(handle["host"]), int(handle["port"]))
+        return identity(*address, spec.model) if self._may_call(*address) else None
 
     def probe(self, spec: PoolSpec, handle: Handle) -> bool:
         """Whether the address completes one token; a provider would charge for it."""
         if "api" in spec.settings:
             return self.status(spec, handle).observed is Observed.SERVING
-        return completes(str(handle["host"]), int(handle["port"]), spec.model)
+        address = (str(handle["host"]), int(handle["port"]))
+        return self._may_call(*address) and completes(*address, spec.model)
+
+    def _may_call(self, host: str, port: int) -> bool:
+        """Whether all that a name stands for now is elsewhere: it may have moved since it was put.
+
+        One that cannot be looked up is nobody's: the call fails by itself.
+        """
+        if host in self._private_hosts or is_literal(host):
+            return True
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError:
+            return True
+        return all(is_elsewhere(str(one[4][0])) for one in found)
 
     def stop(self, handle: Handle, drain_s: float) -> None:
         """Nothing: the process is not ours, and routing has already left it."""

@@ -15,8 +15,8 @@ _OCTAL, _DECIMAL, _HEXADECIMAL = 8, 10, 16
 class Reach(NamedTuple):
     """How upstreams with TLS are reached.
 
-    A hosted provider only at public addresses, unless its host is one of `private_hosts`, which the
-    operator allows to be elsewhere.
+    A hosted provider only at public addresses, an engine that is named anywhere but on this machine
+    or its link, unless the host is one of `private_hosts`, which the operator allows.
     """
 
     tls: ssl.SSLContext
@@ -27,6 +27,12 @@ class Reach(NamedTuple):
         if host in self.private_hosts:
             return list(addresses)
         return [address for address in addresses if is_public(address)]
+
+    def allowed_engine(self, host: str, addresses: Iterable[str]) -> list[str]:
+        """The same of an engine's host."""
+        if host in self.private_hosts:
+            return list(addresses)
+        return [address for address in addresses if is_elsewhere(address)]
 
 
 def reach_of(ca_file: str, private_hosts: Collection[str]) -> Reach:
@@ -42,14 +48,48 @@ def is_public(host: str) -> bool:
 
     Addresses are recognised in every form that a resolver takes, decimal and hexadecimal too.
     """
-    name = host.lower().rstrip(".")
-    if name == "localhost" or name.endswith(".localhost"):
+    if _is_local_name(host):
         return False
+    address = _address(host)
+    return address is None or address.is_global
+
+
+def is_elsewhere(host: str) -> bool:
+    """Whether a host may be an engine's: a name, or an address of another machine.
+
+    Engines live at private addresses. This machine's own, and those of a link alone (a cloud's
+    metadata are there), are somebody else's services, which no form may make us call.
+    """
+    if _is_local_name(host):
+        return False
+    address = _address(host)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address is None or not (
+        address.is_loopback
+        or address.is_link_local
+        or address.is_unspecified
+        or address.is_multicast
+    )
+
+
+def is_literal(host: str) -> bool:
+    """Whether a host is an address, in whatever form: nothing will be looked up."""
+    return _address(host) is not None
+
+
+def _is_local_name(host: str) -> bool:
+    name = host.lower().rstrip(".")
+    return name == "localhost" or name.endswith(".localhost")
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    name = host.lower().rstrip(".")
     try:
-        return ipaddress.ip_address(name).is_global
+        return ipaddress.ip_address(name)
     except ValueError:
         number = _ipv4_number(name)
-    return number is None or ipaddress.IPv4Address(number).is_global
+    return None if number is None else ipaddress.IPv4Address(number)
 
 
 def _ipv4_number(host: str) -> int | None:

@@ -54,12 +54,15 @@ class Endpoint:
     def __init__(self, entry: EndpointEntry, pool: PoolEntry, reach: Reach | None = None) -> None:
         self.entry = entry
         self.pool = pool
-        self.connections = ConnectionPool(entry.host, entry.port, reach, is_public=pool.is_hosted)
+        has_tls = pool.has_tls or pool.is_hosted
+        self.connections = ConnectionPool(
+            entry.host, entry.port, reach, has_tls=has_tls, is_public=pool.is_hosted
+        )
         self.candidate = Candidate(
             entry.replica_id, pool.id, Breaker(entry.replica_id), pool.kv_capacity_tokens
         )
         host = f"[{entry.host}]" if ":" in entry.host else entry.host
-        port = "" if reach is not None and entry.port == HTTPS_PORT else f":{entry.port}"
+        port = "" if has_tls and entry.port == HTTPS_PORT else f":{entry.port}"
         self._lines = (
             f" HTTP/1.1\r\nhost: {host}{port}\r\ncontent-type: application/json\r\n"
             "accept-encoding: identity\r\n"
@@ -138,8 +141,7 @@ class Fleet:
                 if endpoint is None or _moved(endpoint.entry, entry):
                     if endpoint is not None:
                         _retire(endpoint)
-                    reach = self._reach if pool.has_tls or pool.is_hosted else None
-                    endpoint = Endpoint(entry, pool, reach)
+                    endpoint = Endpoint(entry, pool, self._reach)
                 age_s = (wall_ms - entry.ready_at_ms) / 1000 if entry.ready_at_ms else 0.0
                 ready_at_s = now_s - age_s if entry.ready_at_ms else LONG_AGO_S
                 endpoint.refresh(entry, pool, ready_at_s)

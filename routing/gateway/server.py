@@ -11,6 +11,7 @@ import msgspec
 from routing.decision.types import Reason, Refusal
 from routing.gateway.dialects.catalog import BY_PATH
 from routing.gateway.dialects.operation import Style
+from routing.gateway.encoding import plain_body
 from routing.gateway.exchange import Exchange, new_request_id
 from routing.gateway.http1 import (
     CONTINUE,
@@ -51,7 +52,6 @@ _BROKEN = {
 _SLOW = (408, Refusal(Reason.INVALID_REQUEST, "The request took too long to arrive."))
 _FULL = (503, Refusal(Reason.NO_CAPACITY, "The gateway is at capacity.", 1.0))
 _UNKNOWN = Refusal(Reason.NOT_FOUND, "There is nothing at this path.")
-_ENCODED = Refusal(Reason.UNSUPPORTED_ENCODING, "Bodies must not be encoded: send identity.")
 
 
 class Readiness(Protocol):
@@ -257,19 +257,29 @@ class ClientConnection(asyncio.Protocol):
             self._style = operation.style
             if request.method != b"POST":
                 self._refuse_method(request, b"POST")
-            elif request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
-                self._refuse(request, _ENCODED)
-            else:
+            elif self._unpack(request):
                 self.exchange = self._listener.walk.begin(self, request, operation)
         elif path.startswith(RESOURCES):
             if request.method != b"POST":
                 self._refuse_method(request, b"POST")
-            else:
+            elif self._unpack(request):
                 self.exchange = self._listener.resources.begin(self, request, path)
         elif path in (b"/healthz", b"/readyz", MODELS) or path.startswith(MODELS + b"/"):
             self._serve_read(request, path)
         else:
             self._refuse(request, _UNKNOWN)
+
+    def _unpack(self, request: Request) -> bool:
+        """Whether its body is as it was meant; else it is refused."""
+        encoding = request.headers.get(b"content-encoding")
+        if encoding is None:
+            return True
+        body = plain_body(request.body, encoding, self._listener.walk.config.max_body_bytes)
+        if isinstance(body, Refusal):
+            self._refuse(request, body)
+            return False
+        request.body = body
+        return True
 
     def _serve_read(self, request: Request, path: bytes) -> None:
         if request.method not in (b"GET", b"HEAD"):

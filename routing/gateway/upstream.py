@@ -5,7 +5,7 @@ import socket
 from collections import deque
 from typing import Protocol, cast
 
-from routing.contracts.reach import Reach
+from routing.contracts.reach import Reach, is_literal
 from routing.gateway.http1 import BrokenRequestError, ResponseReader
 
 CONNECT_TIMEOUT_S = 2.0  # in the same data centre; a slower one is down
@@ -101,16 +101,25 @@ class UpstreamConnection(asyncio.Protocol):
 class ConnectionPool:
     """Connections to one address, newest first, so that spare ones age and go."""
 
-    __slots__ = ("_idle", "_idle_s", "_is_public", "_reach", "host", "open_count", "port")
+    __slots__ = (
+        "_has_tls", "_idle", "_idle_s", "_is_public", "_reach", "host", "open_count", "port",
+    )  # fmt: skip
 
     def __init__(
-        self, host: str, port: int, reach: Reach | None = None, *, is_public: bool = False
+        self,
+        host: str,
+        port: int,
+        reach: Reach | None = None,
+        *,
+        has_tls: bool = False,
+        is_public: bool = False,
     ) -> None:
-        """With `reach` over TLS; `is_public`: at public addresses only."""
+        """`reach` says which addresses a name may have; `is_public`: public ones only."""
         self.host = host
         self.port = port
         self._reach = reach
-        self._idle_s = IDLE_S if reach is None else FAR_IDLE_S
+        self._has_tls = has_tls
+        self._idle_s = FAR_IDLE_S if has_tls else IDLE_S
         self._is_public = is_public
         self.open_count = 0
         self._idle: deque[UpstreamConnection] = deque()
@@ -159,7 +168,7 @@ class ConnectionPool:
     async def dial(self) -> UpstreamConnection:
         """A new connection. Raises `OSError` (also for a timeout)."""
         loop = asyncio.get_running_loop()
-        if self._reach is not None:
+        if self._reach is not None and (self._has_tls or not is_literal(self.host)):
             return await self._dial_far(loop, self._reach)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, connection = await loop.create_connection(
@@ -169,13 +178,13 @@ class ConnectionPool:
 
     async def _dial_far(self, loop: asyncio.AbstractEventLoop, reach: Reach) -> UpstreamConnection:
         """The name is looked up here and now: what it said when it was registered may be old."""
-        async with asyncio.timeout(FAR_CONNECT_TIMEOUT_S):
+        async with asyncio.timeout(FAR_CONNECT_TIMEOUT_S if self._has_tls else CONNECT_TIMEOUT_S):
             found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
             addresses = [str(one[4][0]) for one in found]
-            if self._is_public:
-                addresses = reach.allowed(self.host, addresses)
+            may_be = reach.allowed if self._is_public else reach.allowed_engine
+            addresses = may_be(self.host, addresses)
             if not addresses:
-                raise OSError(f"{self.host} has no public address")
+                raise OSError(f"{self.host} has no address that may be called")
             for address in addresses[:ADDRESSES_TRIED]:
                 try:
                     return await self._dial_one(loop, address, reach)
@@ -190,8 +199,8 @@ class ConnectionPool:
             lambda: UpstreamConnection(self),
             address,
             self.port,
-            ssl=reach.tls,
-            server_hostname=self.host,
+            ssl=reach.tls if self._has_tls else None,
+            server_hostname=self.host if self._has_tls else None,
         )
         return connection
 

@@ -45,7 +45,7 @@ WIDE = (
 TENANTS = {
     "acme": WIDE,
     "rate": (*WIDE, limit(Dimension.REQUESTS, 1)),
-    "budget": (*WIDE, limit(Dimension.SPEND_NANOUSD, 450_000, WindowKind.DAY)),
+    "budget": (*WIDE, limit(Dimension.SPEND_NANOUSD, 600_000, WindowKind.DAY)),
     "small": (*WIDE, limit(Dimension.SPEND_NANOUSD, 1, WindowKind.DAY)),
     "monthly": (*WIDE, limit(Dimension.REQUESTS, 1, WindowKind.MONTH)),
     "capped": WIDE,
@@ -169,7 +169,7 @@ def twice(secret: str, **how: Any) -> Callable[[World], httpx.Response]:
 
 CAPS = {
     "steps": TaskCaps(max_steps=1),
-    "spend": TaskCaps(max_spend_nanousd=450_000),
+    "spend": TaskCaps(max_spend_nanousd=600_000),
     "time": TaskCaps(max_wall_s=60),
     "loop": TaskCaps(max_repeats=1),
 }
@@ -239,7 +239,7 @@ KINDS: dict[str, tuple[Callable[[World], httpx.Response], int, Reason, str, str,
     "method": (posted(method="DELETE"), 405, Reason.METHOD_NOT_ALLOWED, NEVER, "", False),
     "too large": (posted(raw=b" " * 11_000_000), 413, Reason.REQUEST_TOO_LARGE, NEVER, "", False),
     "encoded": (
-        posted(raw=b"x", headers={"content-encoding": "gzip"}),
+        posted(raw=b"x", headers={"content-encoding": "br"}),
         415, Reason.UNSUPPORTED_ENCODING, NEVER, "", False,
     ),
     "key runs": (

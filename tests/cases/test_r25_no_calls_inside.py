@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.gatewaying import error_of, serving
+from tests.stack import pool
 from tests.upstream import UpstreamThread, json_script
 
 
@@ -45,3 +46,16 @@ def test_redirects_of_an_upstream_are_not_followed(tmp_path: Path, store: object
             assert (response.status_code, error_of(response.json())) == (502, "upstream_error")
             assert "location" not in response.headers
             assert canary.requests == []
+
+
+@pytest.mark.parametrize(("allowed", "status"), [("", 502), ("localhost", 200)])
+def test_a_name_that_resolves_to_this_machine_is_called_only_if_allowed(
+    tmp_path: Path, store: object, allowed: str, status: int
+) -> None:
+    """Names are looked up at each connection: what they meant when they were put is no proof."""
+    with UpstreamThread() as canary:
+        pools = {"p1": pool("p1", [("localhost", canary.port)])}
+        env = {"HEADRACE_PRIVATE_PROVIDERS": allowed}
+        with serving(tmp_path, env=env, pools=pools) as gateway:
+            assert gateway.chat().status_code == status
+            assert len(canary.completions) == (status == 200)

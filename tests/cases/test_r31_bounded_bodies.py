@@ -5,11 +5,14 @@ import gzip
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import redis
 
+from routing.decision.types import Reason, Refusal
+from routing.gateway.encoding import plain_body
 from tests.gatewaying import (
     ACME,
     body_of,
@@ -39,12 +42,43 @@ def gateway(tmp_path: Path, store: "redis.Redis[bytes]") -> object:
         wait_until(lambda: held(store, ACME) == 0, 3, "nothing held")
 
 
-def test_a_compressed_body_is_refused_unread(gateway: GatewayProcess) -> None:
-    body = gzip.compress(b" " * 100_000_000, 9)
-    raw = exchange_raw(gateway, raw_request(body, headers="content-encoding: gzip\r\n"))
-    assert status_of(raw) == 415
-    raw = exchange_raw(gateway, raw_request(b"x", headers="content-encoding: zip9\r\n"))
-    assert status_of(raw) == 415
+def test_a_compressed_body_is_bounded_by_what_it_unpacks_to(gateway: GatewayProcess) -> None:
+    # Beyond the limit; within it, but packed like no prompt.
+    for size in (100_000_000, 5_000_000):
+        body = gzip.compress(b" " * size, 9)
+        raw = exchange_raw(gateway, raw_request(body, headers="content-encoding: gzip\r\n"))
+        assert status_of(raw) == 413
+        assert b'"request_too_large"' in raw
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda raw: raw[:-1], lambda raw: raw + raw, lambda raw: b"{}", lambda raw: b""],
+    ids=["cut", "twice", "not gzip", "empty"],
+)  # fmt: skip
+def test_a_body_that_is_not_its_gzip_is_a_400(spoil: Callable[[bytes], bytes]) -> None:
+    raw = spoil(gzip.compress(b'{"model":"alpha-8b"}'))
+    found = plain_body(raw, b"gzip", 10_000_000)
+    assert isinstance(found, Refusal)
+    assert found.reason is Reason.INVALID_REQUEST
+
+
+def test_an_unknown_encoding_is_a_415(gateway: GatewayProcess) -> None:
+    for name in ("zip9", "br", "gzip, gzip"):
+        raw = exchange_raw(gateway, raw_request(b"x", headers=f"content-encoding: {name}\r\n"))
+        assert status_of(raw) == 415
+
+
+def test_a_compressed_body_reaches_the_engine_as_it_was_meant(
+    tmp_path: Path, store: "redis.Redis[bytes]"
+) -> None:
+    body = json.dumps(body_of(messages=[{"role": "user", "content": "word " * 500}])).encode()
+    with UpstreamThread() as upstream, serving(tmp_path, upstream) as running:
+        packed = raw_request(gzip.compress(body), headers="content-encoding: GZIP\r\n")
+        assert status_of(exchange_raw(running, packed)) == 200
+        assert status_of(exchange_raw(running, raw_request(body))) == 200
+        first, second = upstream.completions
+        assert first.body == second.body
+        assert "content-encoding" not in {name.lower() for name, _ in first.headers}
 
 
 def test_a_chunked_body_is_refused_at_the_bound(gateway: GatewayProcess) -> None:

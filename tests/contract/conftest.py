@@ -45,11 +45,11 @@ class Served:
     http: httpx.Client
     http2: httpx2.Client  # what newer clients take
 
-    def openai(self, **options: int) -> openai.OpenAI:
+    def openai(self, key: str = ACME_KEY, **options: int) -> openai.OpenAI:
         """The official client, on our base URL."""
         options = {"max_retries": 0} | options
         url = f"{self.gateway.url}/v1"
-        return openai.OpenAI(api_key=ACME_KEY, base_url=url, http_client=self.http, **options)  # type: ignore[arg-type]
+        return openai.OpenAI(api_key=key, base_url=url, http_client=self.http, **options)  # type: ignore[arg-type]
 
     def anthropic(self, key: str = ACME_KEY, **options: int) -> anthropic.Anthropic:
         """The same of Anthropic."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from tests.contract.conftest import Served
 from tests.gatewaying import payloads
-from tests.stack import ACME_KEY, ALPHA, wait_until
+from tests.stack import ACME_KEY, ALPHA, GLOBEX_KEY, wait_until
 from tests.upstream import (
     LAST,
     Reset,
@@ -31,6 +31,12 @@ TOOL = {
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
 }
 FUNCTION: Any = {"type": "function", "function": TOOL | {"parameters": TOOL["input_schema"]}}
+
+MESSAGE: dict[str, Any] = {
+    "id": "m", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn",
+    "content": [{"type": "text", "text": "yo"}], "stop_sequence": None,
+    "usage": {"input_tokens": 3, "output_tokens": 1},
+}  # fmt: skip
 
 
 class City(BaseModel):
@@ -239,6 +245,47 @@ def test_a_structured_answer_is_parsed(served: Served) -> None:
     assert sent["json_schema"]["schema"]["required"] == ["name", "people"]
 
 
+def test_a_structured_message_is_parsed(served: Served) -> None:
+    text = {"type": "text", "text": '{"name": "Bern", "people": 134000}'}
+    served.upstream.plan(json_script(MESSAGE | {"content": [text]}))
+    found = served.anthropic().messages.parse(
+        model="scripted", max_tokens=50, messages=HI, output_format=City
+    )
+    assert found.parsed_output == City(name="Bern", people=134_000)
+    sent = served.upstream.completions[-1].json["output_config"]["format"]
+    assert sent["schema"]["required"] == ["name", "people"]
+
+
+def test_both_clients_list_the_models_of_the_key(served: Served) -> None:
+    for client in (served.openai(), served.anthropic()):
+        listed = [one.id for one in client.models.list()]
+        assert listed == ["alpha-8b", "free-3b", "scripted"]
+        assert client.models.retrieve("scripted").id == "scripted"
+    with pytest.raises(anthropic.NotFoundError):
+        served.anthropic().models.retrieve("nope")
+
+
+def test_a_spent_budget_is_asked_for_once_by_either_client(served: Served) -> None:
+    sent: list[str] = []
+    for http in (served.http, served.http2):
+        http.event_hooks = {"request": [lambda request: sent.append(str(request.url))]}
+    try:
+        with pytest.raises(anthropic.RateLimitError) as poor:
+            served.anthropic(GLOBEX_KEY, max_retries=3).messages.create(
+                model="alpha-8b", max_tokens=5, messages=HI
+            )
+        with pytest.raises(openai.RateLimitError) as broke:
+            served.openai(GLOBEX_KEY, max_retries=3).chat.completions.create(
+                model="alpha-8b", messages=HI
+            )
+    finally:
+        for http in (served.http, served.http2):
+            http.event_hooks = {}
+    assert poor.value.body["error"]["type"] == "billing_error"  # type: ignore[index]
+    assert broke.value.code == "budget_exceeded"
+    assert len(sent) == 2
+
+
 def test_the_streaming_helper_of_chat(served: Served) -> None:
     with served.openai().chat.completions.stream(
         model="alpha-8b", messages=HI, max_completion_tokens=60
@@ -339,13 +386,8 @@ def test_error_types_of_anthropic(served: Served) -> None:
 
 def test_both_clients_retry_when_they_are_told(served: Served) -> None:
     busy = json_script({"error": {"message": "busy"}}, 429, [("retry-after-ms", "60")])
-    good = {
-        "id": "m", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn",
-        "content": [{"type": "text", "text": "yo"}], "stop_sequence": None,
-        "usage": {"input_tokens": 3, "output_tokens": 1},
-    }  # fmt: skip
     before = len(served.upstream.completions)
-    served.upstream.plan(busy, json_script(good))
+    served.upstream.plan(busy, json_script(MESSAGE))
     found = served.anthropic(max_retries=2).messages.create(
         model="scripted", max_tokens=5, messages=HI
     )

@@ -35,7 +35,7 @@ class Webhook:
         self._secret = secret
         self.problem = ""
         if entry.has_tls:
-            self._pool = ConnectionPool(entry.host, entry.port, reach, is_public=True)
+            self._pool = ConnectionPool(entry.host, entry.port, reach, has_tls=True, is_public=True)
         else:
             self._pool = ConnectionPool(entry.host, entry.port)
             if entry.host not in reach.private_hosts:

@@ -32,7 +32,10 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Drivers that keep this test's state, and end what it started."""
-    ours = {"simulated": SimulatedDriver(tmp_path, ROOT), "static": StaticDriver()}
+    ours = {
+        "simulated": SimulatedDriver(tmp_path, ROOT),
+        "static": StaticDriver("", frozenset(("127.0.0.1",))),
+    }
     monkeypatch.setattr(reconcile, "drivers", lambda: ours)
     monkeypatch.setattr(inventory, "drivers", lambda: ours)
     yield tmp_path

@@ -178,7 +178,7 @@ def test_the_plan_of_a_pool_follows_from_the_forecast(world):
 def test_a_pool_without_profile_or_demand_says_why(world):
     create_pool(
         name="p-static", model="llama-8b", driver="static", region="eu", domain="eu-a",
-        spec={"addresses": ["127.0.0.1:1"]}, actor=factories.ACTOR,
+        spec={"addresses": ["10.0.0.7:1"]}, actor=factories.ACTOR,
     )  # fmt: skip
     run = run_whole()
     assert "No engine profile" in PoolPlan.objects.get(run=run, pool="p-static").trouble

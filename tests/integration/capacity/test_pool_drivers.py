@@ -164,7 +164,7 @@ def test_name_that_would_leave_the_directory_is_refused(state: Path) -> None:
 def test_static_pool_watches_its_addresses() -> None:
     with engine() as running:
         spec = PoolSpec("own", MODEL, {"addresses": [f"127.0.0.1:{running.port}", "127.0.0.1:1"]})
-        static = StaticDriver()
+        static = StaticDriver("", frozenset(("127.0.0.1",)))
         static.check(spec)
         up, down = static.start(spec, 0), static.start(spec, 1)
         assert static.status(spec, up).observed is Observed.SERVING
@@ -188,7 +188,41 @@ def test_static_pool_needs_addresses(addresses: object) -> None:
         StaticDriver().check(PoolSpec("p", MODEL, {"addresses": addresses}))
 
 
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "localhost", "[::1]", "169.254.169.254", "2852039166", "0x7f000001", "[fe80::1]",
+     "0.0.0.0", "[::ffff:127.0.0.1]", "file:///etc/passwd", "user:secret@10.0.0.7", "a/b"],
+)  # fmt: skip
+def test_r25_an_engine_is_elsewhere_unless_that_very_address_is_allowed(host: str) -> None:
+    spec = PoolSpec("p", MODEL, {"addresses": [f"{host}:8000"]})
+    with pytest.raises(
+        DriverError, match=r"HEADRACE_PRIVATE_PROVIDERS|no scheme, path or password"
+    ):
+        StaticDriver().check(spec)
+    for private in ("10.0.0.7", "engine-7.internal", "[fd00::7]"):
+        StaticDriver().check(PoolSpec("p", MODEL, {"addresses": [f"{private}:8000"]}))
+
+
+def test_r25_a_name_that_comes_to_mean_this_machine_is_not_called() -> None:
+    """The name of this machine, which resolves to its loopback as a rebound one would."""
+    with engine() as running:
+        name = "ip6-localhost-of-a-test"
+        spec = PoolSpec("p", MODEL, {"addresses": [f"{name}:{running.port}"]})
+        found = [(2, 1, 6, "", ("127.0.0.1", running.port))]
+        with pytest.MonkeyPatch.context() as resolver:
+            resolver.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+            static = StaticDriver()
+            static.check(spec)
+            handle = static.start(spec, 0)
+            seen = static.status(spec, handle)
+            assert (seen.observed, "this machine" in seen.cause) == (Observed.STARTING, True)
+            assert not static.probe(spec, handle)
+            assert static.identify(spec, handle) is None
+            allowed = StaticDriver("", frozenset((name,)))
+            assert allowed.status(spec, handle).observed is Observed.SERVING
+
+
 def test_static_pool_knows_no_other_setting() -> None:
-    settings = {"addresses": ["127.0.0.1:1"], "kv_blocks": 5}
+    settings = {"addresses": ["10.0.0.7:1"], "kv_blocks": 5}
     with pytest.raises(DriverError, match="no setting 'kv_blocks', only addresses"):
         StaticDriver().check(PoolSpec("p", MODEL, settings))

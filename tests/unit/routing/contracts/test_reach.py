@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.contracts.reach import Reach, is_public, reach_of
+from routing.contracts.reach import Reach, is_elsewhere, is_public, reach_of
 
 _part = st.one_of(
     st.integers(0, 1 << 33).flatmap(
@@ -41,6 +41,15 @@ def test_a_provider_is_reached_at_public_addresses_unless_its_host_is_allowed_in
     found = ["10.0.0.7", "1.1.1.1", "::1"]
     assert reach.allowed("api.example", found) == ["1.1.1.1"]
     assert reach.allowed("inside.example", found) == found
+
+
+def test_an_engine_is_reached_anywhere_but_on_this_machine_and_its_link() -> None:
+    reach = Reach(ssl.create_default_context(), frozenset({"near.example"}))
+    found = ["10.0.0.7", "1.1.1.1", "fd00::7", "::1", "127.0.0.1", "169.254.169.254", "fe80::1"]
+    assert reach.allowed_engine("engine.example", found) == found[:3]
+    assert reach.allowed_engine("near.example", found) == found
+    assert not is_elsewhere("::ffff:127.0.0.1")
+    assert is_elsewhere("engine.example")
 
 
 def test_a_bad_file_of_authorities_is_an_error(tmp_path) -> None:
