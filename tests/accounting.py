@@ -46,7 +46,14 @@ from routing.store.address import cluster_of
 from routing.store.client import StoreConnection
 from routing.store.clock import StoreClock
 from routing.store.cluster import ClusterStore, Store
-from routing.store.packed import WINDOW_FIELDS, read_counter, write_counter
+from routing.store.packed import (
+    WINDOW_FIELDS,
+    StoredHold,
+    hold_expiry,
+    read_counter,
+    read_hold,
+    write_counter,
+)
 from routing.store.pooled import node_of
 from routing.store.reservations import Reservations
 from routing.store.scripts import COUNTERS, run_script
@@ -155,6 +162,18 @@ def set_fields(store: "redis.Redis", name: bytes | str, **amounts: int) -> None:
     store.set(name, packed, keepttl=True)
 
 
+def hold_of(store: "redis.Redis", bucket: int, request_id: str) -> StoredHold | None:
+    """The hold as the store has it now."""
+    raw = store.get(keys.hold(bucket, request_id))
+    return None if raw is None else read_hold(raw)
+
+
+def set_expiry(store: "redis.Redis", bucket: int, request_id: str, at_ms: int) -> None:
+    """Move a hold's end, and its lease, as if its gateway had last spoken long ago."""
+    store.setrange(keys.hold(bucket, request_id), 0, hold_expiry(at_ms))
+    store.zadd(keys.bucket_leases(bucket), {request_id: at_ms})
+
+
 def counter(store: "redis.Redis", bucket: int, part: str, dim: str) -> int:
     """The only counter of the present epoch whose key holds `part`; 0 when there is none."""
     epoch = (store.hget(keys.bucket_meta(bucket), "epoch") or b"0").decode()
@@ -183,8 +202,7 @@ def expire(store: redis.Redis, bucket: int, request_id: str) -> None:
     """Its lease ran out a moment ago, if it is held at all."""
     at = int(store.time()[0] * 1000) - 1000
     if store.exists(keys.hold(bucket, request_id)):
-        store.hset(keys.hold(bucket, request_id), "x", at)
-        store.zadd(keys.bucket_leases(bucket), {request_id: at})
+        set_expiry(store, bucket, request_id, at)
 
 
 class PrivateStore:
@@ -294,7 +312,7 @@ async def gateway(url: str, state: Path, name: str = "g0", **options: Any):
     await store.wait_ready(2)
     journal = Journal(state / name, gateway_id=name, incarnation=secrets.token_hex(4))
     left = journal.open()
-    reservations = Reservations(store, name)
+    reservations = Reservations(store)
     accountant = Accountant(reservations, journal, clock)
     reserver = Reserver(reservations, accountant, clock)
     sweeper = Sweeper(reservations, clock, owner=name)

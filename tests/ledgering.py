@@ -131,7 +131,7 @@ class ScriptedGateway:
             held,
             as_text(plan.legs(held)),
         )
-        argument = reserve_argument(self.run_id, "g0", (item,))
+        argument = reserve_argument(self.run_id, (item,))
         return run_script(self.client, RESERVE, keys.bucket_meta(party.bucket), argument)[0]
 
     def info_of(self, party: Party, request_id: str, held: tuple[int, ...]) -> msgspec.Raw:
@@ -154,7 +154,6 @@ class ScriptedGateway:
                 self.run_id,
                 self.now_ms() + 1_000,
                 self.lease_ms,
-                "g0",
                 [item],
             )
         )

@@ -226,7 +226,7 @@ class _Bench:
     ) -> tuple[Cost, Cost]:
         for bucket in range(keys.BUCKETS):
             self._stats.delete(keys.bucket_usage(bucket))  # a ledger would keep it short
-        self._reservations = Reservations(self._store, "bench")
+        self._reservations = Reservations(self._store)
         batches = self._reservations.batches
         batches.most_per_call, batches.max_calls = size, calls
         self._in_flight = in_flight

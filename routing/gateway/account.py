@@ -53,7 +53,7 @@ class Accountant:
     """Everything that happens to a reservation after its hold.
 
     Construct in the loop: `Accountant(reservations, journal, clock)` where `reservations` is
-    `Reservations(store, gateway_id)`, `journal` is open or about to be, and `clock` is the store
+    `Reservations(store)`, `journal` is open or about to be, and `clock` is the store
     connection's. `start(journal.open())` settles what earlier runs left and begins the heartbeats;
     `await drain(timeout_s)`, then `stop()` and `journal.close()` end it. All methods run in the
     loop and none blocks.

@@ -7,10 +7,10 @@ import msgspec
 
 from routing.contracts.usage import HoldInfo, decode_hold_info
 from routing.gateway.uses import Settled, read_settled
+from routing.store.packed import StoredHold
 from routing.store.uses import ANSWER, EPOCH, INFO, LEGS
 
 RECORD_FIELDS = (ANSWER, INFO, LEGS, EPOCH)  # of `store.uses.use_record`
-HOLD_FIELDS = ("i", "l", "e", "x")  # of `store.keys.hold`
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,15 @@ class Found:
     expires_at_ms: int = 0  # 0: it is not held any more
 
 
-def found_in(record: Sequence[bytes | None], hold: Sequence[bytes | None], tenant_id: str) -> Found:
-    """Read `RECORD_FIELDS` and `HOLD_FIELDS`. Another tenant's held use is not found.
+def found_in(record: Sequence[bytes | None], hold: StoredHold | None, tenant_id: str) -> Found:
+    """Read `RECORD_FIELDS` and the hold, if it lives. Another tenant's held use is not found.
 
     A settled one may be: its answer names its tenant.
     """
     if record[0]:
         return Found(settled=read_settled(record[0]))
-    raw_info, legs, epoch = hold[:3] if hold[0] else record[1:]
+    raw_info, legs = (hold.info, hold.legs) if hold else record[1:3]
+    epoch = hold.epoch if hold else int(record[3] or 0)
     if not raw_info:
         return Found()
     try:
@@ -41,4 +42,4 @@ def found_in(record: Sequence[bytes | None], hold: Sequence[bytes | None], tenan
         return Found()
     if info.event.tenant_id != tenant_id or not info.ttl_ms:
         return Found()
-    return Found(None, info, raw_info, legs or b"", int(epoch or 0), int(hold[3] or 0))
+    return Found(None, info, raw_info, legs or b"", epoch, hold.expiry_ms if hold else 0)

@@ -73,7 +73,7 @@ class Gateway:
             heard=self._nudged,
         )
         self.journal = Journal(config.journal_dir, gateway_id=name, incarnation=config.incarnation)
-        reservations = Reservations(self.store, name)
+        reservations = Reservations(self.store)
         self.accountant = Accountant(reservations, self.journal, self.clock)
         self.reserver = Reserver(reservations, self.accountant, self.clock)
         self.sweeper = Sweeper(reservations, self.clock, owner=f"{name}:{config.incarnation}")

@@ -22,7 +22,7 @@ from routing.gateway.ask import Ask
 from routing.gateway.buckets import Item
 from routing.gateway.exchange import Client, Exchange, Step, new_request_id
 from routing.gateway.http1 import Request, whole
-from routing.gateway.kept_uses import HOLD_FIELDS, RECORD_FIELDS, Found, found_in
+from routing.gateway.kept_uses import RECORD_FIELDS, Found, found_in
 from routing.gateway.names import bad_name, names_of
 from routing.gateway.once import Kept
 from routing.gateway.reply import JSON, dollars, identity_headers, rate_headers
@@ -48,6 +48,7 @@ from routing.gateway.walk import Walk
 from routing.gateway.workflow import task_of
 from routing.store import keys
 from routing.store.client import StoreAwayError
+from routing.store.packed import read_hold
 from routing.store.reservations import (
     LEASE_RESULTS,
     NOT_AFTER_MS,
@@ -327,16 +328,16 @@ class Resources:
         try:
             record, hold, meta = await asyncio.gather(
                 self._store.call("HMGET", use_record(number, use_id), *RECORD_FIELDS),
-                self._store.call("HMGET", keys.hold(number, use_id), *HOLD_FIELDS),
+                self._store.call("GET", keys.hold(number, use_id)),
                 self._store.call("HMGET", keys.bucket_meta(number), "epoch", "run_id", "state"),
             )
         except (StoreAwayError, hiredis.ReplyError):
             return None
         assert isinstance(record, list)  # noqa: S101 - HMGET answers with lists
-        assert isinstance(hold, list)  # noqa: S101
         assert isinstance(meta, list)  # noqa: S101
         self._learn(number, meta)
-        return found_in(record, hold, exchange.tenant.id)
+        held = read_hold(hold) if isinstance(hold, bytes) else None
+        return found_in(record, held, exchange.tenant.id)
 
     def _learn(self, number: int, meta: list[bytes | None]) -> None:
         """A bucket that this gateway has not used yet: settles may be sent at once."""

@@ -19,6 +19,7 @@ from routing.gateway.recovered import event_with_legs
 from routing.store import keys
 from routing.store.client import Buckets, StoreAwayError
 from routing.store.clock import StoreClock
+from routing.store.packed import read_hold
 from routing.store.reservations import LEASE_MS, Reservations
 
 log = logging.getLogger(__name__)
@@ -118,33 +119,28 @@ class Sweeper:
         for raw in reply:
             request_id = raw.decode()
             self._store.command(
-                "HMGET",
+                "GET",
                 keys.hold(bucket, request_id),
-                "i",
-                "l",
-                "o",
-                "x",
                 callback=partial(self._read, bucket, request_id),
             )
 
     def _read(self, bucket: int, request_id: str, reply: object) -> None:
-        if not isinstance(reply, list):
-            return
-        raw_info, legs, out_so_far, expiry_ms = reply
-        if raw_info is None:
+        if reply is None:
             # A lease without its hold: ended between two reads, or half restored.
             self._store.command("ZREM", keys.bucket_leases(bucket), request_id)
             return
+        if not isinstance(reply, bytes):
+            return
         now_ms = self._clock.now_ms()
-        silent_s = max(now_ms - int(expiry_ms) + LEASE_MS, 0) / 1000
         try:
+            hold = read_hold(reply)
             event = lost_event(
-                decode_hold_info(raw_info),
-                out_so_far=int(out_so_far),
-                elapsed_s=silent_s,
+                decode_hold_info(hold.info),
+                out_so_far=hold.out_so_far,
+                elapsed_s=max(now_ms - hold.expiry_ms + LEASE_MS, 0) / 1000,
                 ended_at_ms=now_ms,
             )
-            raw_event = event_with_legs(event, legs)
+            raw_event = event_with_legs(event, hold.legs)
         except (msgspec.MsgspecError, ValueError):
             self.unreadable += 1
             log.exception("hold of %s cannot be read; it stays", request_id)
@@ -156,7 +152,7 @@ class Sweeper:
             kind=SettleKind.SWEPT.value,
             charge=charge_of(SettleKind.SWEPT, event),
             event=raw_event,
-            legs=legs,
+            legs=hold.legs,
             done=partial(self._ended, request_id),
         )
 

@@ -32,10 +32,9 @@ META_KEYS: Final = tuple(wire_key(keys.bucket_meta(bucket)) for bucket in range(
 class Batches:
     """The items of one gateway that wait for their call, by the server that will decide them."""
 
-    def __init__(self, store: Store, gateway_id: str) -> None:
+    def __init__(self, store: Store) -> None:
         """Nothing is sent before the first item."""
         self.store = store
-        self.gateway_id = gateway_id
         self.most_per_call = MOST_PER_CALL
         self.max_calls = MAX_CALLS
         self._groups: dict[int, _Group] = {}
@@ -111,7 +110,7 @@ class _Group:
             self._call(SETTLE, argument, [done for _, _, done in ending])
         if self.reserves and not self.settles:
             asking, self.reserves = _next(self.reserves, most)
-            argument = reserve_argument(run_id, batches.gateway_id, [item for _, item, _ in asking])
+            argument = reserve_argument(run_id, [item for _, item, _ in asking])
             self._call(RESERVE, argument, [done for _, _, done in asking])
 
     def _call(self, script: Script, argument: bytes, dones: list[Callback]) -> None:

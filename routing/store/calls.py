@@ -45,7 +45,7 @@ class SettleItem(NamedTuple):
 
 
 def reserve_argument(
-    run_id: str, gateway_id: str, items: Iterable[ReserveItem], *, stream_max: int | None = None
+    run_id: str, items: Iterable[ReserveItem], *, stream_max: int | None = None
 ) -> bytes:
     """What `reserve.lua` reads; its reply has one of each item, in their order.
 
@@ -59,7 +59,7 @@ def reserve_argument(
             last = item[0]
             runs.append((last, []))
         runs[-1][1].append(item[1:])
-    return _encode((run_id, most, gateway_id, runs))
+    return _encode((run_id, most, runs))
 
 
 def settle_argument(run_id: str, items: Iterable[SettleItem]) -> bytes:

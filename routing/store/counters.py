@@ -262,15 +262,15 @@ class StoreSession:
             for bucket, names in zip(buckets, ids, strict=True)
         }
         calls = [(bucket, name) for bucket, names in held.items() for name in names]
-        outputs = self.batch([("HGET", keys.hold(bucket, name), "o") for bucket, name in calls])
+        outputs = self.batch([("EXISTS", keys.hold(bucket, name)) for bucket, name in calls])
         now_ms = self.now_ms()
         commands: list[tuple[object, ...]] = []
-        for (bucket, name), output in zip(calls, outputs, strict=True):
-            if output is None:
+        for (bucket, name), there in zip(calls, outputs, strict=True):
+            if not there:
                 continue
-            items = [[name, int(_bytes(output)), 0]]
+            items = [[name, 0, 0]]  # it keeps its own output so far: it is of an earlier epoch
             tag, late = keys.bucket_tag(bucket), now_ms + REGISTER_WITHIN_MS
-            argument = _pack([tag, self.run_id, late, LEASE_MS, "ledger", items])
+            argument = _pack([tag, self.run_id, late, LEASE_MS, items])
             commands.append(("EVALSHA", LEASE.digest, 1, keys.bucket_meta(bucket), argument))
         self.batch(commands)
         return len(commands)

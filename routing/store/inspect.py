@@ -16,7 +16,7 @@ from routing.contracts.usage import UsageEvent, charge_of, encode_usage
 from routing.store import keys
 from routing.store.calls import SettleItem, settle_argument
 from routing.store.counters import StoreLost, StoreSession, StreamEntry
-from routing.store.packed import read_counter
+from routing.store.packed import read_counter, read_hold
 from routing.store.plans import as_text
 from routing.store.scripts import SETTLE
 
@@ -150,15 +150,16 @@ def look(
 
 
 def _hold(row: Sequence[bytes | None]) -> HoldSeen:
-    name, lease, epoch, expiry, legs, info, out = row
+    name, lease, raw = row
+    hold = None if raw is None else read_hold(raw)
     return HoldSeen(
         request_id=(name or b"").decode(),
         lease_ms=None if lease is None else int(float(lease)),
-        epoch=None if epoch is None else int(epoch),
-        expiry_ms=int(expiry or 0),
-        legs=legs or b"",
-        info=info or b"",
-        out_so_far=int(out or 0),
+        epoch=hold and hold.epoch,
+        expiry_ms=hold.expiry_ms if hold else 0,
+        legs=hold.legs if hold else b"",
+        info=hold.info if hold else b"",
+        out_so_far=hold.out_so_far if hold else 0,
     )
 
 

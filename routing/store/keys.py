@@ -8,7 +8,7 @@ made here.
 from urllib.parse import unquote
 
 BUCKETS = 256
-LAYOUT = "2"  # of counter keys and holds; another one is another store, rebuilt from the ledger
+LAYOUT = "3"  # of counter keys and holds; another one is another store, rebuilt from the ledger
 
 SNAPSHOT = "hr:{snapshot}"  # bytes of the newest published snapshot
 SNAPSHOT_NUMBER = "hr:{snapshot}:number"  # its number, cheap to poll
@@ -56,7 +56,7 @@ def bucket_leases(bucket: int) -> str:
 
 
 def hold(bucket: int, request_id: str) -> str:
-    """Hash: one live reservation."""
+    """String: one live reservation (`store.packed.read_hold`)."""
     return f"{bucket_tag(bucket)}:h:{request_id}"
 
 

@@ -76,18 +76,17 @@ def group_edges(groups: Sequence[Group], timezone: str, now_ms: int) -> tuple[Ed
 
 
 class Reservations:
-    """The three scripts on one connection, for one gateway.
+    """The three scripts on one connection.
 
     Reserves and settles share calls (`store.batches`), but for those with an idempotency key and
     uses of resources. Callbacks get the reply list, a `hiredis.ReplyError`, `NOT_SENT` or
     `NO_REPLY`.
     """
 
-    def __init__(self, store: Store, gateway_id: str) -> None:
+    def __init__(self, store: Store) -> None:
         """Nothing is sent before the first call."""
         self.store = store
-        self.gateway_id = gateway_id
-        self.batches = Batches(store, gateway_id)
+        self.batches = Batches(store)
 
     def reserve(  # noqa: PLR0913 -- what the scripts take, by name
         self,
@@ -116,7 +115,7 @@ class Reservations:
             self.batches.reserve(bucket, item, done)
             return
         run_id = self.store.run_id_of(bucket)
-        argument = reserve_argument(run_id, self.gateway_id, (item,))
+        argument = reserve_argument(run_id, (item,))
         script = RESERVE
         if once == USE:
             argument = open_use(as_text(argument), request_id, info, tenant_id)
@@ -204,7 +203,6 @@ class Reservations:
                 self.store.run_id_of(bucket),
                 not_after_ms,
                 LEASE_MS,
-                self.gateway_id,
                 items,
             )
         )

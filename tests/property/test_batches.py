@@ -18,7 +18,7 @@ from routing.decision.limits import Edges, Group, amounts_in_order
 from routing.decision.types import Amounts
 from routing.store import keys
 from routing.store.calls import ReserveItem, SettleItem, reserve_argument, settle_argument
-from routing.store.packed import read_counter
+from routing.store.packed import read_counter, read_hold
 from routing.store.plans import Plan, as_text
 from routing.store.scripts import RESERVE, SETTLE, run_script
 from tests.accounting import open_bucket, run_id
@@ -150,7 +150,7 @@ class Store:
         """What each item is told, without times, entry ids and expiries."""
         meta = keys.bucket_meta(self.buckets[0])
         if isinstance(batch[0], Ask):
-            argument = reserve_argument(self.run_id, "g", [one.item() for one in batch])  # type: ignore[misc]
+            argument = reserve_argument(self.run_id, [one.item() for one in batch])  # type: ignore[misc]
             replies: Any = run_script(self.client, RESERVE, meta, argument)
             return [[reply[:2], [_untimed(part) for part in reply[3:]]] for reply in replies]
         argument = settle_argument(self.run_id, [one.item() for one in batch])  # type: ignore[misc]
@@ -162,14 +162,14 @@ class Store:
         found: dict[str, Any] = {}
         for raw in sorted(self.client.scan_iter("*")):
             name, kind = raw.decode(), self.client.type(raw)
-            if kind == b"string":
+            if kind == b"string" and ":h:" in name:
+                found[name] = read_hold(self.client.get(raw))._replace(expiry_ms=0)
+            elif kind == b"string":
                 fields = read_counter(self.client.get(raw))
                 has_expiry = self.client.pexpiretime(raw) > 0
                 found[name] = ({n: x for n, x in fields.items() if n != "x"}, has_expiry)
             elif kind == b"hash":
-                times = (b"at", b"x")
-                hold = self.client.hgetall(raw)
-                found[name] = {n: x for n, x in hold.items() if n not in times}
+                found[name] = self.client.hgetall(raw)
             elif kind == b"zset":
                 found[name] = set(self.client.zrange(raw, 0, -1))
             else:

@@ -84,7 +84,7 @@ class Books(RuleBasedStateMachine):
             plan.raw, name, now_ms + 5000, lease_ms, as_text(b"i"), amounts_in_order(amounts),
             as_text(legs),
         )  # fmt: skip
-        argument = reserve_argument(self.run, "g0", (item,))
+        argument = reserve_argument(self.run, (item,))
         (reply,) = run_script(self.store, RESERVE, META, argument)
         if reply[0] == b"NO":
             return multiple()

@@ -27,7 +27,7 @@ from routing.store.plans import Plan, as_text, decode_legs, encode_legs, suffix_
 from routing.store.pooled import sync_client
 from routing.store.reservations import LEASE_MS
 from routing.store.scripts import LEASE, RESERVE, SETTLE, run_script
-from tests.accounting import counters, encode, fields, run_id
+from tests.accounting import counters, encode, fields, hold_of, run_id
 from tests.clustering import running_cluster
 
 FAR: Edges = (0, 4_000_000_000_000, 4_000_000_000_001)  # one window for the whole test
@@ -211,7 +211,7 @@ class Reservations(RuleBasedStateMachine):
             plan.raw, request_id, self.soon(), -60_000 if is_expired else LEASE_MS, as_text(b"i"),
             amounts_in_order(amounts), as_text(plan.legs(amounts_in_order(amounts))),
         )  # fmt: skip
-        (reply,) = self.run(RESERVE, reserve_argument(self.run_id, "g", (item,)))
+        (reply,) = self.run(RESERVE, reserve_argument(self.run_id, (item,)))
         expected = self.model.reserve(request_id, groups, amounts, expired=is_expired)
         if isinstance(expected, Admission):
             assert reply[0] == b"OK"
@@ -266,7 +266,7 @@ class Reservations(RuleBasedStateMachine):
         item: tuple[object, ...] = (request_id, 3, epoch)
         if sends_legs:
             item += (as_text(b"i"), Raw(packed))
-        argument = encode((TAG, self.run_id, self.soon(), LEASE_MS, "g", [item]))
+        argument = encode((TAG, self.run_id, self.soon(), LEASE_MS, [item]))
         reply = self.run(LEASE, argument)
         legs = plain_legs(groups, held) if sends_legs else None
         expected = self.model.lease(request_id, epoch, legs)
@@ -284,7 +284,7 @@ class Reservations(RuleBasedStateMachine):
         assert counters(self.store, BUCKET, "begin", epoch=epoch) == b"OK"
         empty = Plan("t", (), (), bucket=BUCKET, epoch=epoch)
         item = ReserveItem(empty.raw, "x", self.soon(), 1, as_text(b""), [1], as_text(b""))
-        (refused,) = self.run(RESERVE, reserve_argument(self.run_id, "g", (item,)))
+        (refused,) = self.run(RESERVE, reserve_argument(self.run_id, (item,)))
         assert refused[0] == b"REBUILD"
         if registers:
             for request_id, (known_epoch, groups, held) in list(self.known.items()):
@@ -312,7 +312,8 @@ class Reservations(RuleBasedStateMachine):
         leases = {m.decode() for m in self.store.zrange(keys.bucket_leases(BUCKET), 0, -1)}
         assert leases == set(self.model.holds)
         for request_id, hold in self.model.holds.items():
-            assert int(self.store.hget(keys.hold(BUCKET, request_id), "e")) == hold.epoch
+            seen = hold_of(self.store, BUCKET, request_id)
+            assert seen is not None and seen.epoch == hold.epoch
         entries = [
             (f[b"id"].decode(), f[b"t"].decode(), int(f[b"k"]))
             for _, f in self.store.xrange(keys.bucket_usage(BUCKET))

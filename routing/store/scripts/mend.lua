@@ -2,7 +2,7 @@
 local a = cmsgpack.unpack(ARGV[1])
 local call, p, given, gone = redis.call, a[1], 0, 0
 for _, id in ipairs(a[2]) do
-  local x = call('HGET', p .. ':h:' .. id, 'x')
-  if x then given = given + call('ZADD', p .. ':leases', 'NX', x, id) else gone = gone + call('ZREM', p .. ':leases', id) end
+  local h = call('MGET', p .. ':h:' .. id)[1]
+  if h then given = given + call('ZADD', p .. ':leases', 'NX', (struct.unpack('<d', h)), id) else gone = gone + call('ZREM', p .. ':leases', id) end
 end
 return {given, gone}

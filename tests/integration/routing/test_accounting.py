@@ -1,6 +1,7 @@
 """Reserver, accountant, journal and sweeper of whole gateways over a real store."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,7 @@ from tests.accounting import (
     entries,
     expire,
     gateway,
+    hold_of,
     holds,
     open_bucket,
     redis_url,
@@ -226,7 +228,7 @@ async def test_sweep_ends_the_holds_of_a_gateway_that_is_gone(store, tmp_path: P
         hold = await gone.reserve(who)
         hold.out_so_far = 7
         gone.accountant.leases._visit(gone.accountant.book.buckets[who.bucket], 10.0**9)
-        await until(lambda: store.hget(keys.hold(who.bucket, hold.request_id), "o") == b"7")
+        await until(lambda: hold_of(store, who.bucket, hold.request_id).out_so_far == 7)
         await gone.crash()
     async with gateway(redis_url(), tmp_path / "b", "g1") as one:
         one.sweeper.sweep()
@@ -308,11 +310,11 @@ async def test_heartbeats_keep_holds_alive_and_tell_progress(store, tmp_path: Pa
     open_bucket(store, who.bucket)
     async with gateway(redis_url(), tmp_path) as one:
         hold = await one.reserve(who)
-        name = keys.hold(who.bucket, hold.request_id)
-        first = int(store.hget(name, "x"))
+        seen = partial(hold_of, store, who.bucket, hold.request_id)
+        first = seen().expiry_ms
         hold.out_so_far = 42
-        await until(lambda: store.hget(name, "o") == b"42")
-        await until(lambda: int(store.hget(name, "x")) > first)
+        await until(lambda: seen().out_so_far == 42)
+        await until(lambda: seen().expiry_ms > first)
 
 
 async def test_flushed_store_is_not_charged_twice_nor_forgotten(store, tmp_path: Path):

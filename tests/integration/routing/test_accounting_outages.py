@@ -17,6 +17,7 @@ from tests.accounting import (
     counters,
     entries,
     gateway,
+    hold_of,
     holds,
     new_id,
     open_bucket,
@@ -25,6 +26,24 @@ from tests.accounting import (
 )
 
 pytestmark = pytest.mark.anyio
+
+
+async def test_restarted_store_has_holds_and_entries_but_no_counters(private, tmp_path: Path):
+    """They are rebuilt for a new epoch, so they need not be in its file; what is owed must be."""
+    who, store = tenant(), private.client
+    open_bucket(store, who.bucket)
+    async with gateway(private.url, tmp_path) as one:
+        ended, live = await one.reserve(who), await one.reserve(who)
+        one.end(ended, 500)
+        await until(lambda: len(entries(store, who.bucket)) == 1)
+        assert counter(store, who.bucket, ":w:", "usd") == 500
+        private.kill()
+        private.start()
+        assert list(store.scan_iter(f"{keys.bucket_tag(who.bucket)}:1:*")) == []
+        assert hold_of(store, who.bucket, live.request_id).epoch == 1
+        leased = store.zrange(keys.bucket_leases(who.bucket), 0, -1)
+        assert [member.decode() for member in leased] == [live.request_id]
+        assert entries(store, who.bucket) == [(ended.request_id, "s", 1)]
 
 
 async def test_killed_store_is_served_from_a_share_then_settled_once(private, tmp_path: Path):

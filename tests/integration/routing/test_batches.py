@@ -40,7 +40,7 @@ class Caller:
             name: Plan(name, ONE_AT_ONCE, (NOW,), bucket=bucket_of(name), epoch=1)
             for name in self.names
         }
-        self.reservations = Reservations(connection, "g0")
+        self.reservations = Reservations(connection)
         self.replies: list[Any] = []
 
     def reserve(self, name: str, request_id: str = "", done: Any = None) -> None:

@@ -18,6 +18,7 @@ from routing.contracts.pricing import spend_nanousd
 from routing.contracts.snapshot import FailurePolicy, Fallback, Price
 from routing.contracts.usage import HoldInfo, decode_hold_info
 from routing.store import keys
+from routing.store.packed import read_hold
 from tests.gatewaying import ACME, body_of, error_of, row, rows, serving, stream, streaming, text_of
 from tests.stack import (
     ACME_KEY,
@@ -144,7 +145,7 @@ def test_a_gateway_that_dies_meanwhile_bills_the_model_that_serves(
 
 
 def told_of(store: "redis.Redis[bytes]", name: bytes) -> HoldInfo:
-    return decode_hold_info(store.hget(name, "i") or b"")
+    return decode_hold_info(read_hold(store.get(name) or b"").info)
 
 
 def metrics_of(gateway: GatewayProcess) -> str:

@@ -85,7 +85,7 @@ class Scripts:
             raw, request_id, fields["not_after"], fields["lease"], as_text(b"info"),
             amounts_in_order(amounts), legs,
         )  # fmt: skip
-        return reserve_argument(fields["run"], "g0", (item,), stream_max=fields["stream_max"])
+        return reserve_argument(fields["run"], (item,), stream_max=fields["stream_max"])
 
     def reserve(self, plan: Wire, amounts: Amounts = AMOUNTS, request_id: str = "", **changes):
         argument = self.reserve_argument(request_id or new_id(), plan, amounts, **changes)
@@ -102,7 +102,7 @@ class Scripts:
     def lease(self, *items: object, not_after: int | None = None) -> Any:
         tag = keys.bucket_tag(self.bucket)
         until = now_ms() + 1000 if not_after is None else not_after
-        return self.run_script(LEASE, encode((tag, self.run, until, LEASE_MS, "g0", items)))
+        return self.run_script(LEASE, encode((tag, self.run, until, LEASE_MS, items)))
 
 
 def on_the_wire(*limits: Limit) -> tuple[tuple[Group, ...], tuple[Edges, ...], Wire]:

@@ -24,6 +24,7 @@ from tests.accounting import (
     new_id,
     open_bucket,
     redis_url,
+    set_expiry,
     skeleton,
     tenant,
     until,
@@ -92,8 +93,7 @@ async def test_beats_do_not_shorten_or_extend_a_use(store, tmp_path: Path, monke
         await until(lambda: store.zscore(lease, call.request_id) > before, what="beats")
         assert store.zscore(lease, use.request_id) == use.expires_at_ms
         renewed_ms = use.expires_at_ms + 60_000  # as another gateway's renew leaves it
-        store.hset(keys.hold(who.bucket, use.request_id), "x", renewed_ms)
-        store.zadd(lease, {use.request_id: renewed_ms})
+        set_expiry(store, who.bucket, use.request_id, renewed_ms)
         before = store.zscore(lease, call.request_id)
         await until(lambda: store.zscore(lease, call.request_id) > before, what="beats")
         assert store.zscore(lease, use.request_id) == renewed_ms

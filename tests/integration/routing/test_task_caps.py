@@ -23,6 +23,7 @@ from tests.accounting import (
     gateway,
     open_bucket,
     redis_url,
+    set_expiry,
     skeleton,
     tenant,
     until,
@@ -351,8 +352,7 @@ async def test_a_killed_gateway_leaves_nothing_held(store: Store, tmp_path: Path
     async with gateway(redis_url(), tmp_path) as g0, gateway(redis_url(), tmp_path, "g1") as g1:
         hold = await admitted(g0, step(max_steps=5))
         await g0.crash()
-        store.hset(keys.hold(ACME.bucket, hold.request_id), "x", 1)
-        store.zadd(keys.bucket_leases(ACME.bucket), {hold.request_id: 1})
+        set_expiry(store, ACME.bucket, hold.request_id, 1)
         g1.sweeper.sweep()
         await until(lambda: held(store, ACME.bucket) == 0, what="swept")
         found = counter_of(store)

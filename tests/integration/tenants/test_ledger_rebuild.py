@@ -2,6 +2,7 @@
 
 import time
 
+import msgspec
 import pytest
 import redis
 from django.conf import settings
@@ -9,6 +10,7 @@ from django.conf import settings
 from routing.contracts.enums import SettleKind
 from routing.store import keys
 from routing.store.counters import Answer, StoreSession
+from routing.store.packed import read_hold
 from tenants.ledger.writer import process
 from tenants.ledger.writer import rebuild as rebuilding
 from tenants.ledger.writer.corrections import apply_corrections
@@ -111,6 +113,30 @@ def test_hold_that_survived_is_registered_by_the_writer(
     gateway.settle(ticket)
     cycle()
     assert assert_exact(gateway, party) == {"req": 1, "in": 10, "out": 5, "usd": 300}
+
+
+def test_holds_of_the_release_before_are_taken_over(gateway: ScriptedGateway, party: Party) -> None:
+    """It kept them as hashes; their gateways may be gone, so nobody else knows what is held."""
+    kept, dead = gateway.reserve(party), gateway.reserve(party)
+    for ticket in (kept, dead):
+        name = keys.hold(party.bucket, ticket.request_id)
+        hold = read_hold(gateway.client.get(name) or b"")
+        gateway.client.delete(name)
+        written = {"x": hold.expiry_ms, "o": 7, "e": hold.epoch, "l": hold.legs, "i": hold.info}
+        gateway.client.hset(name, mapping=written)
+    run_id = str(gateway.client.info("server")["run_id"])
+    gateway.client.hset(keys.bucket_meta(party.bucket), "run_id", f"{run_id}.2")
+    work_until(gateway.client, party, 2)
+    assert gateway.day_counters(party)["usd_h"] == 2_000
+    assert gateway.settle(kept) == b"OK"
+    found = read_hold(gateway.client.get(keys.hold(party.bucket, dead.request_id)) or b"")
+    assert (found.epoch, found.out_so_far, found.info) == (2, 7, b"info")
+    assert msgspec.msgpack.decode(found.legs) == dead.legs
+    assert gateway.settle(dead, SettleKind.SWEPT) == b"ALIVE"
+    assert gateway.settle(dead) == b"OK"
+    cycle()
+    assert gateway.day_counters(party)["usd_h"] == 0
+    assert assert_exact(gateway, party)["usd"] == 600
 
 
 def test_lost_meta_of_one_bucket_leaves_the_others_alone(

@@ -25,7 +25,7 @@ from tenants.reconcile.rules import Check
 from tenants.reconcile.selectors import RunView, latest
 from tenants.reconcile.services import reconcile
 from tests import factories
-from tests.accounting import add_to_window, fields
+from tests.accounting import add_to_window, fields, set_expiry
 from tests.ledgering import (
     Party,
     ScriptedGateway,
@@ -159,7 +159,7 @@ def test_repair_asked_twice_before_it_is_applied_corrects_once(
 def test_stray_hold_is_swept_and_charged(gateway: ScriptedGateway, party: Party) -> None:
     stray = gateway.reserve(party)
     hold = keys.hold(party.bucket, stray.request_id)
-    gateway.client.hset(hold, "x", gateway.now_ms() - 60_000)
+    set_expiry(gateway.client, party.bucket, stray.request_id, gateway.now_ms() - 60_000)
     gateway.client.zrem(keys.bucket_leases(party.bucket), stray.request_id)
     found = check()
     assert counts(found) == {Check.NO_END: 1}
@@ -176,8 +176,7 @@ def test_stray_hold_is_swept_and_charged(gateway: ScriptedGateway, party: Party)
 def test_hold_older_than_its_lease_is_named(gateway: ScriptedGateway, party: Party) -> None:
     old = gateway.reserve(party)
     then_ms = gateway.now_ms() - 60_000
-    gateway.client.hset(keys.hold(party.bucket, old.request_id), "x", then_ms)
-    gateway.client.zadd(keys.bucket_leases(party.bucket), {old.request_id: then_ms})
+    set_expiry(gateway.client, party.bucket, old.request_id, then_ms)
     found = check()
     assert counts(found) == {Check.OVERDUE: 1}
     assert old.request_id in samples(found, Check.OVERDUE)
@@ -203,7 +202,7 @@ def test_unreadable_hold_stays_and_says_why(store: redis.Redis, party: Party) ->
     cycle()
     gateway = ScriptedGateway(store)
     old = gateway.reserve(party)
-    gateway.client.hset(keys.hold(party.bucket, old.request_id), "x", gateway.now_ms() - 60_000)
+    set_expiry(gateway.client, party.bucket, old.request_id, gateway.now_ms() - 60_000)
     run = repair()
     assert counts(run) == {Check.OVERDUE: 1}
     assert [act["is_done"] for act in run.acts] == [False]
