@@ -25,9 +25,10 @@ from routing.decision.types import Refusal
 from routing.gateway.credit_books import Book, Id, Short, Taken, Work, amount_of, leave, refusal_of
 from routing.gateway.returns import Returns
 from routing.store import keys
-from routing.store.client import into, wire_key
+from routing.store.client import into
 from routing.store.cluster import Store
 from routing.store.scripts import CREDITS
+from routing.store.wire import wire_key
 
 TICK_S: Final = 0.25  # between refills when nothing hurries
 SHORTEST_S: Final = 0.005  # between refills when something does

@@ -3,24 +3,23 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
-from routing.contracts.enums import Dimension, LimitScope, StoreMode
+from routing.contracts.enums import StoreMode
 from routing.contracts.snapshot import OutagePolicy
-from routing.decision.admit import Denial, refusal
-from routing.decision.limits import AMOUNT_ORDER, amounts_in_order
+from routing.decision.limits import amounts_in_order
 from routing.decision.shares import Shares, outage_mode
-from routing.decision.types import NO_RATES, Hold, Reason, Refusal, Standing, TaskEnd
-from routing.decision.workflow import TaskAsk, TaskGroup
+from routing.decision.types import NO_RATES, Hold, Reason, Refusal, TaskEnd
+from routing.decision.workflow import TaskAsk
 from routing.gateway.account import Accountant
 from routing.gateway.ask import Ask, Template
 from routing.gateway.buckets import UNKNOWN_EPOCH, Bucket
+from routing.gateway.denials import MANY_USES, no_capacity, refusal_in_reply
 from routing.gateway.once import PARAM, Kept, refusal_of
 from routing.gateway.returns import Returns
-from routing.gateway.workflow import Tasks, claim_of, refusal_in, task_denial
+from routing.gateway.workflow import Tasks, claim_of, refusal_in
 from routing.store.client import NOT_SENT, Buckets
 from routing.store.clock import StoreClock
 from routing.store.once import KEPT, KEPT_ANSWER, KEPT_ID, NEW, VERDICTS
@@ -30,12 +29,6 @@ from routing.store.reservations import (
     LEASE_MS,
     LEFT,
     LEGS,
-    NO_DIMENSION,
-    NO_GROUP,
-    NO_HELD,
-    NO_LEFT,
-    NO_USED,
-    NO_WAIT_MS,
     NOT_AFTER_MS,
     NOW_MS,
     RESERVE_POS,
@@ -43,15 +36,13 @@ from routing.store.reservations import (
     Reservations,
     wrote_nothing,
 )
-from routing.store.uses import TOO_MANY, USES_MAX
+from routing.store.uses import TOO_MANY
 from routing.store.workflow import MOVED, OK_END, OK_STEP, read_end
 
 log = logging.getLogger(__name__)
 
 MAX_SENDS: Final = 3  # once, then after EPOCH, WINDOW or LATE: replies that wrote nothing
 MAX_TEMPLATES: Final = 50_000  # tenant x key x model x class in use: about 100 MB
-AWAY_RETRY_S: Final = 1.0
-USES_RETRY_S: Final = 60.0  # records of uses go one by one, an hour after their ends
 DEGRADED_WAITS: Final = 8  # x 50 ms for the only memory of a degraded request, then refuse
 
 Done = Callable[[Hold | Kept | Refusal], None]
@@ -245,7 +236,7 @@ class _Attempt:
     def _refused(self, reply: list[Any]) -> None:
         if not self.bucket.is_read_only:  # it wrote nothing, so it proves nothing
             self.reserver.accountant.book.served(self.bucket)
-        self.done(self._refusal(reply))
+        self.done(refusal_in_reply(self.ask, self.template, self.reserver.returns, reply))
 
     def _known(self, verdict: bytes, reply: list[Any]) -> None:
         """Its idempotency key was used before, or may not be used now: nothing is held."""
@@ -256,7 +247,7 @@ class _Attempt:
         elif verdict == NEW and self.ask.unless_known is not None:
             self.done(self.ask.unless_known)
         elif verdict == TOO_MANY:
-            self.done(_MANY_USES)
+            self.done(MANY_USES)
         elif self.ask.task is not None:
             self._of_task(self.ask.task, verdict, reply)
         else:
@@ -350,7 +341,7 @@ class _Attempt:
         """Nothing was held: serve it from our share, or refuse."""
         if not self._admit_from_share():
             self.done(
-                _no_capacity(
+                no_capacity(
                     "The shared limits cannot be reached; retry shortly.",
                     PARAM if self.ask.once and not self.ask.ttl_ms else "",
                 )
@@ -403,41 +394,5 @@ class _Attempt:
             self.hold,
             code=Reason.NO_CAPACITY,
             http_status=503,
-            done=lambda: self.done(_no_capacity(message)),
+            done=lambda: self.done(no_capacity(message)),
         )
-
-    def _refusal(self, reply: list[Any]) -> Refusal:
-        index = reply[NO_GROUP] - 1
-        group = self.template.groups[index]
-        dimension = Dimension(reply[NO_DIMENSION].decode())
-        if isinstance(group, TaskGroup):
-            return replace(
-                task_denial(self.ask, group, dimension, reply), standing=self._standing(reply)
-            )
-        denial = Denial(index, dimension, reply[NO_USED], reply[NO_HELD], reply[NO_WAIT_MS])
-        told_s = self.reserver.returns.refused(
-            self.ask.caller, group, denial, self.ask.amounts, reply[NOW_MS]
-        )
-        return replace(
-            refusal(group, denial, self.ask.amounts, told_s=told_s), standing=self._standing(reply)
-        )
-
-    def _standing(self, reply: list[Any]) -> Standing:
-        """What the caller has left: the script counts as if it had been admitted."""
-        groups, amounts = self.template.groups, amounts_in_order(self.ask.amounts)
-        taken = [amounts[AMOUNT_ORDER.index(dim)] for group in groups for dim, _ in group.dims]
-        left = [a + b for a, b in zip(reply[NO_LEFT], taken, strict=True)]
-        return Standing(self.template.rates, left)
-
-
-_MANY_USES: Final = Refusal(
-    Reason.RATE_LIMITED,
-    f"The tenant has {USES_MAX} uses that run or ended within the hour: settle them, or wait.",
-    USES_RETRY_S,
-    scope=LimitScope.TENANT,
-    limit="resource_uses",
-)
-
-
-def _no_capacity(message: str, param: str = "") -> Refusal:
-    return Refusal(Reason.NO_CAPACITY, message, AWAY_RETRY_S, param=param)

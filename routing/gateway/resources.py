@@ -20,13 +20,13 @@ from routing.contracts.usage import HoldInfo, UsageEvent, decode_hold_info, enco
 from routing.decision.types import Amounts, Hold, Reason, Refusal
 from routing.gateway.ask import Ask
 from routing.gateway.buckets import Item
+from routing.gateway.denials import AWAY_RETRY_S
 from routing.gateway.exchange import Client, Exchange, Step, new_request_id
 from routing.gateway.http1 import Request, whole
 from routing.gateway.kept_uses import RECORD_FIELDS, Found, found_in
 from routing.gateway.names import bad_name, names_of
 from routing.gateway.once import Kept
 from routing.gateway.reply import JSON, dollars, identity_headers, rate_headers
-from routing.gateway.reserve import AWAY_RETRY_S
 from routing.gateway.uses import (
     MAX_LIFE_S,
     RenewBody,

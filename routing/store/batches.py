@@ -16,9 +16,10 @@ from typing import Final, TypeVar
 
 from routing.store import keys
 from routing.store.calls import ReserveItem, SettleItem, reserve_argument, settle_argument
-from routing.store.client import NOT_SENT, Callback, wire_key
+from routing.store.client import NOT_SENT, Callback
 from routing.store.cluster import Store
 from routing.store.scripts import RESERVE, SETTLE, Script
+from routing.store.wire import wire_key
 
 MOST_PER_CALL: Final = 64  # about 2 ms of the store; two thirds of the gain are had at 16
 MAX_CALLS: Final = 4  # of one group under way: one at work, the others on their way to and from it

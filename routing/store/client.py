@@ -21,6 +21,7 @@ from redis.connection import parse_url
 from routing.store.clock import StoreClock
 from routing.store.keys import BUCKETS, run_name
 from routing.store.scripts import ALL, UNKNOWN_SCRIPT, Script, loading
+from routing.store.wire import info_field, packed, script_call
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +199,7 @@ class StoreConnection:
         `callback` gets the reply, a `hiredis.ReplyError`, `NOT_SENT` (at once, did not run) or
         `NO_REPLY` (unsure). Without one the reply is dropped.
         """
-        self._send(_pack(args), callback)
+        self._send(packed(args), callback)
 
     def script(self, script: Script, key: bytes, argument: bytes, callback: Callback) -> None:
         """Run a script with one key (`$<length>\\r\\n<key>\\r\\n` ready for the wire, `wire_key`).
@@ -208,11 +209,11 @@ class StoreConnection:
 
         def check(reply: object) -> None:
             if isinstance(reply, hiredis.ReplyError) and str(reply).startswith(UNKNOWN_SCRIPT):
-                self._send(_command(script.eval_head, key, argument), callback)
+                self._send(script_call(script.eval_head, key, argument), callback)
             else:
                 callback(reply)
 
-        self._send(_command(script.evalsha_head, key, argument), check)
+        self._send(script_call(script.evalsha_head, key, argument), check)
 
     async def call(self, *args: bytes | str | int | float) -> object:
         """One command, awaited. Raises `StoreAwayError` or `hiredis.ReplyError`."""
@@ -368,40 +369,11 @@ class StoreConnection:
             wire.waiting.append((collect, 0.0))
         if wire.transport is None:
             raise StoreAwayError(was_sent=True)
-        wire.transport.write(b"".join(_pack(command) for command in opening))
+        wire.transport.write(b"".join(packed(one) for one in opening))
         await done
         info = next(reply for reply in replies if isinstance(reply, bytes) and b"run_id:" in reply)
-        self.run_id = run_name(_field(info, b"run_id:").decode())
-        self.clock.reset(int(_field(info, b"server_time_usec:")) // 1000)
-
-
-class NudgeListener(StoreConnection):
-    """A connection of its own that hears published messages; it takes no commands.
-
-    `heard(channel, payload)` runs in the loop. Messages published while disconnected are lost:
-    a nudge only shortens the wait for a poll.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        name: str,
-        clock: StoreClock,
-        channel: str,
-        heard: Callable[[bytes, bytes], None],
-    ) -> None:
-        """Subscribe to `channel` after each connect."""
-        super().__init__(url, name=name, clock=clock)
-        self._heard = heard
-        self.on_connect.append(lambda _: self.command("SUBSCRIBE", channel))
-
-    def hear(self, reply: object) -> bool:
-        """Hand a published message on."""
-        if not isinstance(reply, list) or len(reply) != 3 or reply[0] != b"message":
-            return False
-        self._heard(reply[1], reply[2])
-        return True
+        self.run_id = run_name(info_field(info, b"run_id:").decode())
+        self.clock.reset(int(info_field(info, b"server_time_usec:")) // 1000)
 
 
 def into(future: "asyncio.Future[object]") -> Callback:
@@ -418,23 +390,3 @@ def into(future: "asyncio.Future[object]") -> Callback:
             future.set_result(reply)
 
     return settle
-
-
-def wire_key(key: str) -> bytes:
-    """A key as `StoreConnection.script` wants it; make it once per key."""
-    raw = key.encode()
-    return b"$%d\r\n%b\r\n" % (len(raw), raw)
-
-
-def _pack(args: tuple[bytes | str | int | float, ...]) -> bytes:
-    packed: bytes = hiredis.pack_command(cast("Any", args))  # its stub says a tuple of one
-    return packed
-
-
-def _command(head: bytes, key: bytes, argument: bytes) -> bytes:
-    return b"%b%b$%d\r\n%b\r\n" % (head, key, len(argument), argument)
-
-
-def _field(info: bytes, name: bytes) -> bytes:
-    start = info.index(name) + len(name)
-    return info[start : info.index(b"\r\n", start)]

@@ -29,13 +29,13 @@ from routing.store.client import (
     Buckets,
     Callback,
     Hook,
-    NudgeListener,
     StoreAwayError,
     StoreConnection,
     into,
 )
 from routing.store.clock import StoreClock
 from routing.store.keys import BUCKETS
+from routing.store.listener import NudgeListener
 from routing.store.scripts import Script
 
 log = logging.getLogger(__name__)

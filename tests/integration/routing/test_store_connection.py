@@ -15,14 +15,14 @@ from routing.store import keys
 from routing.store.client import (
     NO_REPLY,
     NOT_SENT,
-    NudgeListener,
     StoreAwayError,
     StoreConnection,
-    wire_key,
 )
 from routing.store.clock import StoreClock
+from routing.store.listener import NudgeListener
 from routing.store.pooled import sync_client
 from routing.store.scripts import COUNTERS
+from routing.store.wire import wire_key
 from tests.accounting import PrivateStore, redis_url, until
 from tests.store_wires import Relay, connected, through
 
