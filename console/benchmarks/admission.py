@@ -102,7 +102,7 @@ class _Party:
 
 def run(*, is_quick: bool) -> list[Figure]:
     """All figures; a few seconds each round. Raises `CommandError` if the store does not work."""
-    rounds, count = (3, 1_200) if is_quick else (7, 2_500)
+    rounds, count = (3, 1_000) if is_quick else (7, 2_500)
     before = os.sched_getaffinity(0)
     with (
         tempfile.TemporaryDirectory(prefix="hr-bench-") as directory,
