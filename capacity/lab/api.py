@@ -11,7 +11,13 @@ from capacity.lab.rules import Inputs, answer
 from capacity.profiles.selectors import named_profile
 from capacity.simulation.profiles import UnknownProfileError
 from console.accounts.selectors import Permission, require
-from console.rest.fields import OutSerializer, StrictInteger, StrictSerializer, StrictText
+from console.rest.fields import (
+    OutSerializer,
+    StrictInteger,
+    StrictNumber,
+    StrictSerializer,
+    StrictText,
+)
 from console.rest.schema import endpoint
 from console.rest.views import Endpoint, shown
 
@@ -24,16 +30,14 @@ class LabRequest(StrictSerializer):
     )
     replicas = StrictInteger(min_value=1, max_value=10_000)
     domains = StrictInteger(min_value=1, max_value=16)
-    rate_rps = serializers.FloatField(min_value=0.01, max_value=100_000)
-    input_tokens = serializers.FloatField(min_value=1, max_value=1_000_000)
-    output_tokens = serializers.FloatField(min_value=1, max_value=100_000)
-    cached_ratio = serializers.FloatField(required=False, default=0.0, min_value=0, max_value=0.99)
-    growth = serializers.FloatField(required=False, default=1.0, min_value=0.1, max_value=100)
-    lost_ratio = serializers.FloatField(required=False, default=0.0, min_value=0, max_value=1)
-    retry_ratio = serializers.FloatField(required=False, default=0.0, min_value=0, max_value=3)
-    itl_target_s = serializers.FloatField(
-        required=False, default=0.05, min_value=0.001, max_value=10
-    )
+    rate_rps = StrictNumber(min_value=0.01, max_value=100_000)
+    input_tokens = StrictNumber(min_value=1, max_value=1_000_000)
+    output_tokens = StrictNumber(min_value=1, max_value=100_000)
+    cached_ratio = StrictNumber(required=False, default=0.0, min_value=0, max_value=0.99)
+    growth = StrictNumber(required=False, default=1.0, min_value=0.1, max_value=100)
+    lost_ratio = StrictNumber(required=False, default=0.0, min_value=0, max_value=1)
+    retry_ratio = StrictNumber(required=False, default=0.0, min_value=0, max_value=3)
+    itl_target_s = StrictNumber(required=False, default=0.05, min_value=0.001, max_value=10)
 
     def validate_profile(self, name: str) -> str:
         """Refuse a name that nobody knows, saying which there are."""

@@ -35,6 +35,7 @@ from console.rest.fields import (
     OutSerializer,
     PageQuery,
     StrictInteger,
+    StrictNumber,
     StrictSerializer,
     StrictText,
 )
@@ -172,10 +173,10 @@ class RolloutRequest(StrictSerializer):
         required=False, default=DEFAULT_LIMIT_S, min_value=0, max_value=MOST_S
     )
     on_too_few = OfferedField(required=False, default=OnTooFew.GO_ON.value, choices=OnTooFew.values)
-    most_ttft_ratio = serializers.FloatField(
+    most_ttft_ratio = StrictNumber(
         required=False, default=DEFAULT_TTFT_RATIO, min_value=1, max_value=MOST_TTFT_RATIO
     )
-    most_error_excess_ratio = serializers.FloatField(
+    most_error_excess_ratio = StrictNumber(
         required=False, default=DEFAULT_ERROR_EXCESS_RATIO, min_value=0, max_value=1
     )
     pause_after = serializers.ListField(

@@ -24,6 +24,16 @@ class StrictInteger(serializers.IntegerField):
         return super().to_internal_value(data)
 
 
+class StrictNumber(serializers.FloatField):
+    """A JSON number; text and true are refused."""
+
+    def to_internal_value(self, data: Any) -> float:
+        """The number. Raises `ValidationError`."""
+        if isinstance(data, bool) or not isinstance(data, int | float):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
 class StrictText(serializers.CharField):
     """A JSON string; numbers are refused."""
 

@@ -9,6 +9,7 @@ from console.rest.fields import (
     InstantField,
     OutSerializer,
     PageQuery,
+    StrictNumber,
     StrictSerializer,
     StrictText,
 )
@@ -45,7 +46,7 @@ class EvaluationRequest(StrictSerializer):
 
     model = StrictText(max_length=200)
     stands_in = StrictText(max_length=200)
-    score_ratio = serializers.FloatField(min_value=0, max_value=1)
+    score_ratio = StrictNumber(min_value=0, max_value=1)
     note = StrictText(max_length=400)
 
 

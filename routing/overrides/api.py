@@ -13,6 +13,7 @@ from console.rest.fields import (
     OutSerializer,
     PageQuery,
     StrictInteger,
+    StrictNumber,
     StrictSerializer,
     StrictText,
 )
@@ -69,7 +70,7 @@ class OverrideRequest(StrictSerializer):
     )
     model = StrictText(max_length=200, required=False, default="", allow_blank=True)
     amount = StrictInteger(required=False, default=0, min_value=0)
-    admitted_ratio = serializers.FloatField(
+    admitted_ratio = StrictNumber(
         required=False, allow_null=True, default=None, min_value=0, max_value=1
     )
     hold_s = StrictInteger(required=False, default=DEFAULT_HOLD_S)

@@ -8,7 +8,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from console.accounts.selectors import Permission, actor_of, require
-from console.rest.fields import InstantField, OutSerializer, StrictSerializer, StrictText, UsdField
+from console.rest.fields import (
+    InstantField,
+    OutSerializer,
+    StrictNumber,
+    StrictSerializer,
+    StrictText,
+    UsdField,
+)
 from console.rest.schema import endpoint
 from console.rest.views import Endpoint, shown
 from telemetry.economics import selectors, services
@@ -56,8 +63,8 @@ class GridRequest(StrictSerializer):
     """A region's grid."""
 
     region = StrictText(max_length=64)
-    g_co2e_per_kwh = serializers.FloatField(min_value=0, max_value=2000)
-    pue = serializers.FloatField(min_value=1, max_value=3)
+    g_co2e_per_kwh = StrictNumber(min_value=0, max_value=2000)
+    pue = StrictNumber(min_value=1, max_value=3)
     source = StrictText(max_length=300)  # type: ignore[assignment]
 
 
@@ -65,7 +72,7 @@ class PowerRequest(StrictSerializer):
     """A kind of hardware's power."""
 
     hardware = StrictText(max_length=64)
-    power_w = serializers.FloatField(min_value=0, max_value=5000)
+    power_w = StrictNumber(min_value=0, max_value=5000)
     source = StrictText(max_length=300)  # type: ignore[assignment]
 
 

@@ -10,6 +10,7 @@ from console.rest.fields import (
     OutSerializer,
     PageQuery,
     StrictInteger,
+    StrictNumber,
     StrictSerializer,
     StrictText,
 )
@@ -61,7 +62,7 @@ class ObjectiveRequest(StrictSerializer):
     model = StrictText(max_length=200, required=False, default="", allow_blank=True)
     metric = OfferedField(choices=[TTFT, E2E])
     threshold_ms = StrictInteger(min_value=1, max_value=600_000)
-    target_ratio = serializers.FloatField(min_value=0.5, max_value=0.9999)
+    target_ratio = StrictNumber(min_value=0.5, max_value=0.9999)
     reason = StrictText(max_length=500, required=False, default="", allow_blank=True)
 
 

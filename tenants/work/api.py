@@ -13,6 +13,7 @@ from console.rest.fields import (
     OfferedField,
     OutSerializer,
     PageQuery,
+    StrictNumber,
     StrictSerializer,
     StrictText,
     UsdField,
@@ -122,7 +123,7 @@ class OutcomeRequest(StrictSerializer):
     tenant = StrictText(max_length=63, required=False, default="", allow_blank=True)
     task_id = StrictText(max_length=120)
     outcome = OfferedField(choices=_OUTCOMES)
-    score_ratio = serializers.FloatField(
+    score_ratio = StrictNumber(
         required=False, allow_null=True, default=None, min_value=0, max_value=1
     )
 

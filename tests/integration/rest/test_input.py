@@ -7,6 +7,8 @@ import pytest
 from console.rest.requests import MAX_BODY_BYTES
 from tests.endpoints import (
     DOCUMENT,
+    GRID,
+    LAB,
     LIMIT,
     NEW_USER,
     OBJECTIVE,
@@ -35,6 +37,9 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("post", "pool-prices/", {"pool": "p-a", "gpu_second_usd": 0.001}, "gpu_second_usd"),
     ("post", "resource-prices/", {"resource": "tool:x", "unit_usd": 2.4}, "unit_usd"),
     ("post", "prices/", {**PRICE, "valid_from": "2099-01-01T00:00:00"}, "valid_from"),
+    ("put", "objectives/", {**OBJECTIVE, "target_ratio": True}, "target_ratio"),
+    ("put", "carbon/grid/", {**GRID, "pue": "1.2"}, "pue"),
+    ("post", "capacity-lab/", {**LAB, "rate_rps": True}, "rate_rps"),
     ("get", "usage/?tennant=acme", None, "tennant"),
     ("get", "usage/?limit=1000", None, "limit"),
     ("get", "usage/?limit=0", None, "limit"),
