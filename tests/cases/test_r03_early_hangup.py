@@ -57,7 +57,7 @@ def check_row(event: UsageEvent, low: int, high: int) -> None:
 def test_a_dropped_stream_is_billed_for_what_was_relayed(
     tmp_path: Path, store: "redis.Redis[bytes]", read: int, low: int, high: int
 ) -> None:
-    script = stream_script(TEXTS, usage(200, 50), gap_s=0.02)
+    script = stream_script(TEXTS, usage(200, 50), gap_s=0.1)
     usage_at = next(i for i, s in enumerate(script) if isinstance(s, Send) and b'"usage"' in s.data)
     script.insert(usage_at, Wait(20))  # (b): the drop comes before the usage chunk
     with UpstreamThread(script) as upstream, serving(tmp_path, upstream) as gateway:
