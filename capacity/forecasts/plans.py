@@ -149,7 +149,10 @@ def _planned(
         return row
     row.profile = profile.name
     if planned is None:
-        row.trouble = "No request of this model was seen in the last day."
+        row.trouble = (
+            "No request of this model came in the day before this was planned: forecast again"
+            " once it has traffic."
+        )
         return row
     if planned.rates is None:
         row.trouble = "Its first requests came less than two minutes ago: forecast again soon."
