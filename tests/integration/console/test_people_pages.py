@@ -40,7 +40,7 @@ def client_of(world: factories.World, name: str) -> Client:
 
 def error_at(answer, field: str) -> str:
     assert answer.status_code == 422
-    found = re.search(rf'id="id_{field}_error".*?<li>(.*?)</li>', answer.text, re.DOTALL)
+    found = re.search(rf'id="id_{field}_error".*?<p>(.*?)</p>', answer.text, re.DOTALL)
     assert found, f"no error at {field}"
     return found.group(1)
 
