@@ -1,9 +1,11 @@
 """Which prefixes an endpoint probably holds, as far as its gateway can know: what it sent there.
 
 Blocks are named by chained hashes (`decision.prefix`), so block k is held only together with all
-before it. What was not used of late is forgotten by halves, about as the engine's cache forgets it
-one by one: an exact order of use costs twice the memory at once, and four times as much after a
-few million prompts, as its table and its numbers are freed one by one all over the heap.
+before it. What was not used of late is forgotten in two generations, about as the engine's cache
+forgets it one by one: an exact order of use costs twice the memory at once, and four times as much
+after a few million prompts, as its table and its numbers are freed one by one all over the heap.
+A generation is three quarters of the cache. With half of it, what a full cache still held was taken
+for gone, and X1's later turns lost most of what routing by prefix saves.
 """
 
 from collections.abc import Sequence
@@ -15,7 +17,8 @@ MOST_BLOCKS: Final = 2_048  # of one prompt
 
 
 class Residency:
-    """Blocks of one endpoint, at most `entries` of them and at least the newest half of those."""
+    """Blocks of one endpoint: at least the newest three quarters of `entries`, seldom above one and
+    a half times as many (prompts nearly as long as the whole cache), never above two and a half."""
 
     __slots__ = ("_entries", "_older", "_young")
 
@@ -26,15 +29,15 @@ class Residency:
         self._older: set[int] = set()
 
     def __len__(self) -> int:
-        """Blocks remembered; one that is used again counts twice until its older half goes."""
+        """Blocks remembered; those used again count twice until the older generation goes."""
         return len(self._young) + len(self._older)
 
     def resize(self, entries: int) -> None:
         """Keep another number of blocks from now on."""
         self._entries = entries
-        if len(self) > entries:
+        if 2 * len(self) > 5 * entries:
             self._older = set()
-        if len(self) > entries:
+        if 2 * len(self) > 5 * entries:
             self._young = set()
 
     def held(self, hashes: Sequence[int]) -> int:
@@ -49,14 +52,10 @@ class Residency:
 
     def sent(self, hashes: Sequence[int]) -> None:
         """A prompt went there: all of its blocks are the newest."""
-        kept = hashes[: min(MOST_BLOCKS, self._entries)]
         young = self._young
-        young.update(kept)
-        if 2 * len(young) > self._entries:
-            self._older = young if len(young) <= self._entries else set(kept)
-            self._young = set()
-        while len(self) > self._entries:  # a long prompt made the older half larger than a half
-            self._older.pop()
+        young.update(hashes[: min(MOST_BLOCKS, self._entries)])
+        if 4 * len(young) > 3 * self._entries:
+            self._older, self._young = young, set()
 
     def forget(self) -> None:
         """The endpoint started anew."""

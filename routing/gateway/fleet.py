@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 HTTPS_PORT = 443
 ANTHROPIC_VERSION = "2023-06-01"  # of the Messages API, the only one there is
-MAX_BLOCKS = 200_000  # prefix blocks remembered of the whole fleet, about 100 B each
+MAX_BLOCKS = 130_000  # prefix blocks remembered of the whole fleet, about 130 B each
 MAX_ASKED = 1_024  # (model, needs) whose targets are remembered while a snapshot lasts
 UNKNOWN_KV_TOKENS = 100_000  # of a replica whose KV cache nobody knows yet
 
