@@ -20,6 +20,7 @@ from typing import Any
 
 import httpx._transports.default
 import httpx2._transports.default
+import hypothesis
 import pytest
 import redis
 from django.contrib.auth.hashers import Argon2PasswordHasher
@@ -53,6 +54,10 @@ def add_files_once(middleware: WhiteNoiseMiddleware) -> None:
 
 
 WhiteNoiseMiddleware.add_files_from_finders = add_files_once
+
+# An example may take as long as a busy machine lets it: no test asserts absolute speed.
+hypothesis.settings.register_profile("headrace", deadline=None)
+hypothesis.settings.load_profile("headrace")
 
 # A password's hash costs a tenth of a second so that nobody guesses many: no test needs that.
 Argon2PasswordHasher.time_cost = 1

@@ -207,7 +207,7 @@ def test_a_stream_of_a_killed_engine_goes_on_and_the_engine_comes_back_without_o
             wait_until(lambda: health() and seen[-1].generation_tokens_per_s == 0, 20, "idle")
             goes_on_when_killed(store, gateway, engine, tiny_vllm)
             wait_until(lambda: health() is ReplicaHealth.LOST, 20, "it is seen to be lost")
-            wait_until(lambda: _serves_at_once(gateway, store), 20, "traffic goes elsewhere")
+            wait_until(lambda: _leaves_alone(gateway, store, engine), 20, "traffic goes elsewhere")
             for is_stream in (True, False):
                 assert chat(gateway, stream=is_stream).finish().status == 200
             last = usage_events(store, ACME)[-1][1]
@@ -235,6 +235,14 @@ def _pool_of_next(gateway: Any, store: "redis.Redis[bytes]") -> str:
     if call.status != 200:
         return ""
     return events(store, before + 1)[-1].pool
+
+
+def _leaves_alone(gateway: Any, store: "redis.Redis[bytes]", engine: RunningVllm) -> bool:
+    """Whether its breaker is open by now: calls find out one by one, with pauses between."""
+    served = _serves_at_once(gateway, store)
+    page = httpx.get(f"{gateway.admin_url}/metrics", timeout=10, trust_env=False).text
+    is_open = f'headrace_replica_breaker_open{{replica="{engine.name}"}} 1'
+    return served and is_open in page.splitlines()
 
 
 def _serves_at_once(gateway: Any, store: "redis.Redis[bytes]") -> bool:

@@ -91,18 +91,21 @@ def test_arrivals_leave_at_their_own_times_and_stop_ends_the_replay(sent):
     async def run():
         stop = asyncio.Event()
         seen = []
+        start_s = asyncio.get_running_loop().time()
         replay = Replay(GatewayAddress("127.0.0.1", 1), [CALM], seen.append)
         task = asyncio.create_task(replay.run(iter(rows), stop))
         while len(seen) < 3:
             await asyncio.sleep(0.005)
         stop.set()
         await task
-        return seen
+        return start_s, seen
 
-    seen = asyncio.run(run())
+    start_s, seen = asyncio.run(run())
     assert [outcome.status for outcome in seen] == [200, 200, 200]
-    assert sent[1] - sent[0] >= 0.04
-    assert sent[2] - sent[1] >= 0.04
+    # None early; on a busy machine some are late, so that two may leave together.
+    for row, at_s in zip(rows, sent, strict=False):
+        assert at_s - start_s >= row.t_s
+    assert len(sent) == 3
 
 
 def test_a_full_house_drops_arrivals_instead_of_queueing_them(monkeypatch):
