@@ -114,19 +114,19 @@ class CollectorProcess:
         return self.process.wait(10)
 
 
-def launch_collector(redis_url: str, directory: Path) -> CollectorProcess:
+def launch_collector(redis_url: str, directory: Path, **env: str) -> CollectorProcess:
     """Start one without waiting."""
     log = directory / "collector.log"
     with log.open("ab") as out:
-        environment = {"PATH": os.environ["PATH"], "REDIS_URL": redis_url}
+        environment = {"PATH": os.environ["PATH"], "REDIS_URL": redis_url, **env}
         process = forker("telemetry.collector").start(env=environment, out=out)
     return CollectorProcess(process, log)
 
 
 @contextmanager
-def start_collector(redis_url: str, directory: Path) -> Iterator[CollectorProcess]:
+def start_collector(redis_url: str, directory: Path, **env: str) -> Iterator[CollectorProcess]:
     """A collector process; ended with SIGTERM."""
-    collector = launch_collector(redis_url, directory)
+    collector = launch_collector(redis_url, directory, **env)
     try:
         yield collector
     finally:

@@ -1,10 +1,14 @@
-"""A hosted provider for tests: a scripted upstream behind TLS, and a pool that reaches it."""
+"""Upstreams behind TLS for tests: certificates, a hosted provider's pool, an engine's TLS end."""
 
+import asyncio
 import datetime
 import ipaddress
 import os
+import queue
 import ssl
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +27,10 @@ KEY = "sk-provider-secret-0123456789"
 LOOPBACK = "127.0.0.1"
 
 
-def certificate(directory: Path) -> tuple[ssl.SSLContext, Path]:
-    """TLS of a server at the loopback address, and the file of its authority."""
+def certificate(directory: Path, address: str = LOOPBACK) -> tuple[ssl.SSLContext, Path]:
+    """TLS of a server whose certificate names the address, and the file of its authority."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "provider of a test")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"a test at {address}")])
     now = datetime.datetime.now(datetime.UTC)
     made = (
         x509.CertificateBuilder()
@@ -37,7 +41,7 @@ def certificate(directory: Path) -> tuple[ssl.SSLContext, Path]:
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(LOOPBACK))]),
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]),
             critical=False,
         )
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
@@ -55,6 +59,43 @@ def certificate(directory: Path) -> tuple[ssl.SSLContext, Path]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(public, private)
     return context, public
+
+
+@contextmanager
+def behind_tls(tls: ssl.SSLContext, port: int) -> Iterator[int]:
+    """The port of a TLS end before a plain server of this machine."""
+    begun: queue.SimpleQueue[tuple[int, Callable[[], object]]] = queue.SimpleQueue()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner, inner_writer = await asyncio.open_connection(LOOPBACK, port)
+        await asyncio.gather(_copy(reader, inner_writer), _copy(inner, writer))
+
+    async def serve() -> None:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        async with await asyncio.start_server(forward, LOOPBACK, 0, ssl=tls) as server:
+            outer: int = server.sockets[0].getsockname()[1]
+            begun.put((outer, lambda: loop.call_soon_threadsafe(stop.set)))
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    outer, end = begun.get(timeout=10)
+    try:
+        yield outer
+    finally:
+        end()
+        thread.join(5)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass  # one side has left: so does the other
+    finally:
+        writer.close()
 
 
 def hosted(

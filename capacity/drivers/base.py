@@ -20,7 +20,8 @@ class DriverError(Exception):
 class Observed(StrEnum):
     """What a driver finds where a replica should be.
 
-    `wrong` answers as another model than the pool's: an address that somebody else uses now.
+    `wrong` answers as another model than the pool's, or shows another host's certificate: an
+    address that somebody else uses now.
     """
 
     GONE = "gone"

@@ -1,10 +1,12 @@
 """Replicas that somebody else runs: addresses in the pool's settings, one per ordinal.
 
-Settings: `{"addresses": ["10.0.0.5:8000", ...]}`, on other machines unless allowed. With `"api":
-"openai"` or `"anthropic"` the addresses are a hosted provider's, called over TLS (`provider.py`).
+Settings: `{"addresses": ["10.0.0.5:8000", ...]}`, on other machines unless allowed; with `"tls":
+true` they are called over TLS. With `"api": "openai"` or `"anthropic"` the addresses are a hosted
+provider's, called over TLS always (`provider.py`).
 """
 
 import socket
+import ssl
 
 from capacity.drivers.base import (
     DriverError,
@@ -14,9 +16,9 @@ from capacity.drivers.base import (
     PoolSpec,
     ReplicaStatus,
 )
-from capacity.drivers.engine_client import completes, identity, look
+from capacity.drivers.engine_client import Tls, completes, identity, look
 from capacity.drivers.provider import SETTINGS, check_host, check_provider, handshake
-from routing.contracts.reach import is_elsewhere, is_literal
+from routing.contracts.reach import is_elsewhere, is_literal, reach_of
 
 MAX_PORT = 65_535
 _NOT_ELSEWHERE = (
@@ -29,16 +31,17 @@ class StaticDriver:
     """Watches given addresses; starting and stopping them is not ours."""
 
     def __init__(self, ca_file: str = "", private_hosts: frozenset[str] = frozenset()) -> None:
-        """`ca_file` is an authority beside the system's, of hosted providers.
+        """`ca_file` is an authority beside the system's, of providers and of engines.
 
         `private_hosts` may be inside (providers), or this machine (engines).
         """
         self._ca_file = ca_file
         self._private_hosts = private_hosts
+        self._context: ssl.SSLContext | None = None
 
     def check(self, spec: PoolSpec) -> None:
         """Raise `DriverError` unless each address is `host:port`; a provider's may be called."""
-        known = {"addresses", *(SETTINGS if "api" in spec.settings else ("api",))}
+        known = {"addresses", *(SETTINGS if "api" in spec.settings else ("api", "tls"))}
         for name in spec.settings:
             if name not in known:
                 raise DriverError(
@@ -48,6 +51,8 @@ class StaticDriver:
         if "api" in spec.settings:
             check_provider(spec.settings, addresses, self._private_hosts)
             return
+        if not isinstance(spec.settings.get("tls", False), bool):
+            raise DriverError("setting 'tls' is true or false")
         for host, _port in addresses:
             check_host(host)
             if not (host in self._private_hosts or is_elsewhere(host)):
@@ -70,21 +75,32 @@ class StaticDriver:
             return handshake(*address, self._ca_file, self._private_hosts)
         if not self._may_call(*address):
             return ReplicaStatus(Observed.STARTING, *address, f"it {_NOT_ELSEWHERE}"[:200])
-        return look(*address, spec.model, wait_s)
+        return look(*address, spec.model, wait_s, self._tls(spec))
 
     def identify(self, spec: PoolSpec, handle: Handle) -> Identity | None:
         """What serves at the address; a provider is not asked."""
         if "api" in spec.settings:
             return Identity((spec.model,), "", "")
         address = (str(handle["host"]), int(handle["port"]))
-        return identity(*address, spec.model) if self._may_call(*address) else None
+        if not self._may_call(*address):
+            return None
+        return identity(*address, spec.model, tls=self._tls(spec))
 
     def probe(self, spec: PoolSpec, handle: Handle) -> bool:
         """Whether the address completes one token; a provider would charge for it."""
         if "api" in spec.settings:
             return self.status(spec, handle).observed is Observed.SERVING
         address = (str(handle["host"]), int(handle["port"]))
-        return self._may_call(*address) and completes(*address, spec.model)
+        return self._may_call(*address) and completes(*address, spec.model, self._tls(spec))
+
+    def _tls(self, spec: PoolSpec) -> Tls | None:
+        return self._trusted if spec.settings.get("tls") else None
+
+    def _trusted(self) -> ssl.SSLContext:
+        """Authorities of engines; made once, as reading the system's takes 20 ms of CPU."""
+        if self._context is None:
+            self._context = reach_of(self._ca_file, self._private_hosts).tls
+        return self._context
 
     def _may_call(self, host: str, port: int) -> bool:
         """Whether all that a name stands for now is elsewhere: it may have moved since it was put.

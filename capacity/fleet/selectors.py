@@ -150,7 +150,7 @@ def pools_for_snapshot() -> dict[str, PoolEntry]:
             takes_priority=_takes_priority(pool.driver, pool.spec) and pool.pk not in refusing,
             limits=_limits(limits.get(pool.pk, ())),
             style=style_of(pool.spec),
-            has_tls=style_of(pool.spec) is not ApiStyle.ENGINE,
+            has_tls=style_of(pool.spec) is not ApiStyle.ENGINE or bool(pool.spec.get("tls")),
             path_prefix=str(pool.spec.get("path_prefix", "")),
             sealed_key=keys.get(pool.pk, b""),
             capabilities=tuple(pool.capabilities),

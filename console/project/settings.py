@@ -56,7 +56,7 @@ if not 36 <= USAGE_DAYS_KEPT <= 3660:
         "HEADRACE_USAGE_DAYS_KEPT lies between 36 (longer than any budget window) and 3660 days"
     )
 
-# Hosted providers: an authority of their certificates beside the system's, and hosts of theirs that
+# Upstreams: an authority of their certificates beside the system's, and hosts of providers that
 # may have addresses inside.
 PROVIDER_CA_FILE = os.environ.get("HEADRACE_PROVIDER_CA_FILE", "")
 PRIVATE_PROVIDERS = frozenset(os.environ.get("HEADRACE_PRIVATE_PROVIDERS", "").split())

@@ -33,10 +33,10 @@ class GatewayConfig:
     """Addresses, identity and secrets of this process.
 
     `gateway_id` stays over restarts and owns the journal directory, `incarnation` is new at each
-    start. `drain_s` bounds how long a stopping gateway finishes what is in flight. Providers are
-    called with the system's authorities, and those in `provider_ca_file`; `private_providers` are
-    hosts of theirs that may have addresses inside, `private_hooks` such hosts of webhooks. `tls`
-    None: callers speak plain HTTP, as behind a balancer.
+    start. `drain_s` bounds how long a stopping gateway finishes what is in flight. Upstreams over
+    TLS are called with the system's authorities, and those in `provider_ca_file`;
+    `private_providers` are hosts of providers that may have addresses inside, `private_hooks` such
+    hosts of webhooks. `tls` None: callers speak plain HTTP, as behind a balancer.
     """
 
     gateway_id: str

@@ -138,7 +138,7 @@ class Fleet:
             members = by_pool.setdefault(pool.id, [])
             for entry in pool.endpoints:
                 endpoint = old.pop(entry.replica_id, None)
-                if endpoint is None or _moved(endpoint.entry, entry):
+                if endpoint is None or _moved(endpoint, entry, pool):
                     if endpoint is not None:
                         _retire(endpoint)
                     endpoint = Endpoint(entry, pool, self._reach)
@@ -302,8 +302,9 @@ class Fleet:
             endpoint.connections.close()
 
 
-def _moved(old: EndpointEntry, new: EndpointEntry) -> bool:
-    return (old.host, old.port) != (new.host, new.port)
+def _moved(endpoint: Endpoint, new: EndpointEntry, pool: PoolEntry) -> bool:
+    old, before = endpoint.entry, endpoint.pool
+    return (old.host, old.port, before.has_tls) != (new.host, new.port, pool.has_tls)
 
 
 def _retire(endpoint: Endpoint) -> None:

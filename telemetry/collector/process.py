@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import signal
+import ssl
 import time
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from routing.contracts.endpoint_state import EndpointState
 from routing.contracts.enums import ReplicaHealth
 from routing.contracts.live import POOL_HISTORY
 from routing.contracts.process import ProcessStatus
+from routing.contracts.reach import reach_of
 from routing.contracts.snapshot import Snapshot, SnapshotError, decode_snapshot
 from routing.store import keys
 from routing.store.clock import StoreClock
@@ -65,10 +67,14 @@ class Memory:
 
 @dataclass(slots=True)
 class Collector:
-    """One process. `store` is its only connection to the others."""
+    """One process. `store` is its only connection to the others.
+
+    `tls` is whom it trusts to be an engine that is scraped over TLS.
+    """
 
     store: Redis
     lease: Lease
+    tls: ssl.SSLContext
     epoch: str = field(default_factory=lambda: secrets.token_hex(4))
     seq: int = 0
     clock: StoreClock = field(
@@ -169,8 +175,12 @@ class Collector:
         }
         outcomes = await read_all(
             [
-                (endpoint, not tracks[endpoint.replica_id].state.engine_version)
-                for _, endpoint in wanted
+                (
+                    endpoint,
+                    not tracks[endpoint.replica_id].state.engine_version,
+                    self.tls if pools[pool].has_tls else None,
+                )
+                for pool, endpoint in wanted
             ]
         )
         now_s, now_ms = time.monotonic(), self.clock.now_ms()
@@ -265,14 +275,14 @@ async def _sleep(stop: asyncio.Event, seconds: float) -> None:
         return
 
 
-async def serve(redis_url: str) -> None:
+async def serve(redis_url: str, tls: ssl.SSLContext) -> None:
     """Collect until SIGTERM or SIGINT."""
     store = async_client(redis_url, timeout_s=STORE_TIMEOUT_S)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    collector = Collector(store=store, lease=Lease(store))
+    collector = Collector(store=store, lease=Lease(store), tls=tls)
     try:
         await collector.run(stop)
     finally:
@@ -280,7 +290,7 @@ async def serve(redis_url: str) -> None:
 
 
 def main() -> int:
-    """Entry point; exit code 2 names a missing setting."""
+    """Entry point; exit code 2 names a setting that is missing or cannot be used."""
     logging.basicConfig(
         level=os.environ.get("HEADRACE_LOG_LEVEL", "INFO"),
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
@@ -289,5 +299,10 @@ def main() -> int:
     if not redis_url:
         log.error("REDIS_URL is not set: start with `python3 manage.py up`, or set it")
         return 2
-    asyncio.run(serve(redis_url))
+    try:
+        reach = reach_of(os.environ.get("HEADRACE_PROVIDER_CA_FILE", ""), ())
+    except OSError as error:
+        log.error("HEADRACE_PROVIDER_CA_FILE cannot be used: %s", error)  # noqa: TRY400 - the line says it all
+        return 2
+    asyncio.run(serve(redis_url, reach.tls))
     return 0

@@ -1,6 +1,7 @@
 """Bounded fetches of engines' pages: one short connection a page, all limits in one place."""
 
 import asyncio
+import ssl
 import time
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -44,14 +45,16 @@ class _Page:
         self.is_complete = True
 
 
-async def fetch(host: str, port: int, path: str) -> tuple[int, bytes]:
-    """Status and body of a page.
+async def fetch(
+    host: str, port: int, path: str, tls: ssl.SSLContext | None = None
+) -> tuple[int, bytes]:
+    """Status and body of a page, over TLS when `tls` says whom to trust.
 
     Raises `ScrapeError` for a broken or too large answer, `OSError` when there is no connection,
     `TimeoutError` after `TIMEOUT_S`.
     """
     async with asyncio.timeout(TIMEOUT_S):
-        reader, writer = await asyncio.open_connection(host, port)
+        reader, writer = await asyncio.open_connection(host, port, ssl=tls)
         try:
             writer.write(
                 f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nAccept: text/plain\r\n"
@@ -59,7 +62,7 @@ async def fetch(host: str, port: int, path: str) -> tuple[int, bytes]:
             )
             return await _read(reader)
         finally:
-            writer.close()
+            writer.transport.abort()  # TLS would wait half a minute for the other side's goodbye
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes]:
@@ -91,13 +94,15 @@ class _Answer:
     reason: str = ""
 
 
-async def _ask(endpoint: EndpointEntry, path: str) -> _Answer:
+async def _ask(endpoint: EndpointEntry, path: str, tls: ssl.SSLContext | None) -> _Answer:
     try:
-        status, body = await fetch(endpoint.host, endpoint.port, path)
+        status, body = await fetch(endpoint.host, endpoint.port, path, tls)
     except ConnectionRefusedError:
         return _Answer(is_refused=True, reason="connection refused")
     except TimeoutError:
         return _Answer(reason=f"{path}: no answer within {TIMEOUT_S} s")
+    except ssl.SSLCertVerificationError as error:
+        return _Answer(reason=f"certificate refused: {error.verify_message}")
     except OSError as error:
         return _Answer(reason=f"{path}: {error.strerror or type(error).__name__}")
     except ScrapeError as error:
@@ -106,10 +111,12 @@ async def _ask(endpoint: EndpointEntry, path: str) -> _Answer:
     return _Answer(status=status, body=body, reason=reason)
 
 
-async def read_replica(endpoint: EndpointEntry, *, wants_version: bool) -> Outcome:
+async def read_replica(
+    endpoint: EndpointEntry, *, wants_version: bool, tls: ssl.SSLContext | None = None
+) -> Outcome:
     """Health, metrics and (when wanted) the version of one replica. Never raises for its faults."""
     pages = ["/health", "/metrics"] + (["/version"] if wants_version else [])
-    health, metrics, *version = await asyncio.gather(*(_ask(endpoint, page) for page in pages))
+    health, metrics, *version = await asyncio.gather(*(_ask(endpoint, page, tls) for page in pages))
     if health.is_refused or health.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return Outcome(is_gone=True, reason=health.reason)
     if metrics.reason or health.reason:
@@ -128,13 +135,15 @@ def _version(answer: _Answer) -> str:
 
 
 async def read_all(
-    endpoints: list[tuple[EndpointEntry, bool]],
+    endpoints: list[tuple[EndpointEntry, bool, ssl.SSLContext | None]],
 ) -> list[Outcome]:
-    """Outcomes in order of the `(endpoint, wants_version)` pairs, at most `AT_ONCE` at a time."""
+    """Outcomes in order of `(endpoint, wants_version, tls)`, at most `AT_ONCE` at a time."""
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def one(endpoint: EndpointEntry, wants_version: bool) -> Outcome:
+    async def one(
+        endpoint: EndpointEntry, wants_version: bool, tls: ssl.SSLContext | None
+    ) -> Outcome:
         async with gate:
-            return await read_replica(endpoint, wants_version=wants_version)
+            return await read_replica(endpoint, wants_version=wants_version, tls=tls)
 
-    return await asyncio.gather(*(one(entry, wants) for entry, wants in endpoints))
+    return await asyncio.gather(*(one(*asked) for asked in endpoints))
