@@ -45,6 +45,8 @@ class Publisher:
 
     def start(self) -> None:
         self.pub = self.context.socket(zmq.XPUB)
+        # Each subscription is told, also one that comes before its last connection was seen to end.
+        self.pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         self.pub.bind(self.events)
         self.router = self.context.socket(zmq.ROUTER)
         if self.replay:
