@@ -20,6 +20,7 @@ from tests.stack import (
     ACME_KEY,
     FREE,
     GatewayProcess,
+    held,
     limit,
     make_snapshot,
     model,
@@ -72,14 +73,11 @@ class Served:
         return event
 
     def last_row(self, operation: str) -> UsageEvent:
-        """The newest event of an operation, once it has ended: a stream's id is not told by all."""
-
-        def found() -> UsageEvent | None:
-            events = [event for _, event in usage_events(self.store, bucket_of("acme"))]
-            return next((one for one in reversed(events) if one.operation == operation), None)
-
-        event: UsageEvent = wait_until(found, 5, f"row of {operation}")
-        return event
+        """The newest event of an operation, once all have ended: not all tell a stream's id."""
+        bucket = bucket_of("acme")
+        wait_until(lambda: not held(self.store, bucket), 5, "every call has ended")
+        events = [event for _, event in usage_events(self.store, bucket)]
+        return next(one for one in reversed(events) if one.operation == operation)
 
 
 @pytest.fixture(scope="module")
