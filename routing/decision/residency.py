@@ -17,8 +17,11 @@ MOST_BLOCKS: Final = 2_048  # of one prompt
 
 
 class Residency:
-    """Blocks of one endpoint: at least the newest three quarters of `entries`, seldom above one and
-    a half times as many (prompts nearly as long as the whole cache), never above two and a half."""
+    """Blocks of one endpoint: at least the newest three quarters of `entries`.
+
+    At most one and a half times `entries` where prompts are short beside the cache, and two and a
+    half times where one prompt fills it.
+    """
 
     __slots__ = ("_entries", "_older", "_young")
 
